@@ -1,0 +1,88 @@
+# The front door. `make` lists the targets; only python3 and make are needed.
+#
+# Where python3 is too old, name another one:  make install PYTHON=python3.12
+# pip reads its usual settings, so a CPU-only torch can be chosen through
+# PIP_EXTRA_INDEX_URL without any change here.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Tests must not reach the network or draw progress bars, and tiny models run
+# slower, not faster, when spread over many cores.
+TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2}
+
+.DEFAULT_GOAL := help
+.PHONY: help install reproduce lab test lint train notebooks lock clean python-ok
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile \
+	| while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+
+install: $(INSTALLED) ## create the virtual environment with the locked versions
+
+reproduce: $(INSTALLED) ## run every method on the pocket tier, write tables and figures
+	$(BIN)/xpress-lab reproduce --out outputs/reproduce
+
+lab: $(INSTALLED) ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks/
+
+# Both runs always happen, and either one can fail the target.
+test: $(INSTALLED) ## run the tests, then every notebook from top to bottom
+	@status=0; \
+	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest tests || status=1; \
+	$(TEST_ENV) $(BIN)/python -m pytest --nbmake --nbmake-kernel=python3 \
+	    --nbmake-timeout=300 --timeout=1200 notebooks/*.ipynb || status=1; \
+	exit $$status
+
+lint: $(INSTALLED) ## check style and formatting of modules and notebooks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+train: $(INSTALLED) ## train the pocket tier again from its generated corpus
+	$(BIN)/xpress-lab train --tier pocket
+
+notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
+	$(BIN)/python -m xpress_lab.notebooks
+
+# The stamp comes last, so an interrupted install starts again next time.
+$(INSTALLED): pyproject.toml requirements.lock
+	@$(MAKE) --no-print-directory python-ok
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c requirements.lock -e '.[dev]'
+	@touch $@
+
+python-ok:
+	@command -v $(PYTHON) >/dev/null || \
+	{ echo "$(PYTHON) was not found; install Python 3.11 or newer." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "xpress-lab needs Python 3.11 or newer, and $(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>&1). Try: make install PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo "$(PYTHON) lacks the venv module; install it" \
+	    "(on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
+
+# torch comes first so that nothing else chooses its version. What only some
+# platforms can install (CUDA libraries, the +cpu mark) is left out.
+LOCK_TORCH ?= 2.13.0
+LOCK_VENV ?= .venv-lock
+lock: python-ok ## write requirements.lock anew from a clean Python 3.11 environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	{ echo "the lock is for Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install torch==$(LOCK_TORCH)
+	$(LOCK_VENV)/bin/python -m pip install torch==$(LOCK_TORCH) -e '.[dev]'
+	$(LOCK_VENV)/bin/python -m pip freeze --all --exclude pip \
+	    --exclude-editable > $(LOCK_VENV)/frozen.txt
+	{ echo '# Constraints for Python 3.11 on a CPU: everything that .[dev] brings.'; \
+	  echo '# Written by `make lock`; use with: pip install -c requirements.lock -e .[dev]'; \
+	  sed -e 's/+[a-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d' \
+	      $(LOCK_VENV)/frozen.txt; } > $(LOCK_VENV)/requirements.lock
+	mv $(LOCK_VENV)/requirements.lock requirements.lock
+	rm -rf $(LOCK_VENV)
+
+clean: ## remove the virtual environment, outputs and caches
+	rm -rf $(VENV) $(LOCK_VENV) outputs build dist *.egg-info
+	rm -rf .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
