@@ -1,0 +1,183 @@
+"""The speculative loop: draft, verify, keep what the target agrees with.
+
+One function serves every method. It loses nothing: at T = 0 the output is the
+target's own greedy text, at T > 0 a sample from the target's own distribution,
+whatever the drafter proposes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from xpress_lab.errors import LabError
+from xpress_lab.methods import Method, Request
+from xpress_lab.sampling import Sampling, Streams, draw
+from xpress_lab.stopwatch import Stopwatch
+from xpress_lab.target import Target
+from xpress_lab.verification import accept
+
+STAGES = ("draft", "refine", "verify", "accept")
+
+
+@dataclass
+class Round:
+    """One verification.
+
+    accepted: leading drafts that the target kept. emitted: tokens that went into
+    the text, accepted + 1 unless a stop id or the budget cut them. passes: head
+    evaluations. block: anchor and drafts. trace: the drafts after the seed and
+    after each pass (kept on request).
+    """
+
+    accepted: int
+    emitted: int
+    passes: int
+    block: list[int]
+    next_token: int
+    trace: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
+class Generation:
+    """A finished text and how it was made.
+
+    tokens: new ids, at most ``max_new_tokens``, a stop id included if one ended it.
+    rounds: one entry per verification; the first token comes from the prefill and
+    belongs to none. seconds: prefill, draft, refine, verify, accept.
+    """
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    block_size: int = 1
+    text: str = ""
+
+    @property
+    def tau(self) -> float:
+        """Tokens emitted per verification, bonus included: sum emitted / rounds.
+
+        ``nan`` for a text that the prefill alone finished.
+        """
+        emitted = sum(r.emitted for r in self.rounds)
+        return emitted / len(self.rounds) if self.rounds else float("nan")
+
+    @property
+    def decode_seconds(self) -> float:
+        """Time of the loop, prefill excluded."""
+        return sum(self.seconds.get(stage, 0.0) for stage in STAGES)
+
+    @property
+    def trace(self) -> list[Round]:
+        """Per round: the block at every Jacobi pass, and what was accepted."""
+        return self.rounds
+
+
+@torch.inference_mode()
+def decode(
+    target: Target,
+    method: Method,
+    prompt: Sequence[int],
+    *,
+    sampling: Sampling = Sampling(),  # noqa: B008  frozen, so safe to share
+    max_new_tokens: int = 128,
+    stop_ids: Sequence[int] | None = None,
+    seed: int = 0,
+    on_tokens: Callable[[list[int]], None] | None = None,
+    keep_trace: bool = False,
+) -> Generation:
+    """Continue ``prompt`` with the target's text, drafted by ``method``.
+
+    Args:
+        prompt: token ids, at least one.
+        max_new_tokens: exact upper limit, in tokens.
+        stop_ids: ids that end the text; by default the target's own, () for none.
+        seed: of the three random streams (used at T > 0).
+        on_tokens: called with each round's new ids, for streaming.
+        keep_trace: keep the block of every Jacobi pass.
+    """
+    stops = frozenset(target.stop_ids if stop_ids is None else stop_ids)
+    capacity = len(prompt) + max_new_tokens + method.block_size
+    check_request(target, prompt, max_new_tokens, capacity)
+    streams = Streams(seed, target.device)
+    watch = Stopwatch(target.device)
+    text = Generation(list(prompt), block_size=method.block_size)
+    cache, drafting = target.new_cache(1, capacity), method.begin(capacity)
+
+    def emit(tokens: list[int]) -> int:
+        """Append up to a stop id or the budget; how many went in."""
+        tokens = tokens[: max_new_tokens - len(text.tokens)]
+        stop = next((i for i, t in enumerate(tokens) if t in stops), len(tokens))
+        tokens = tokens[: stop + 1]
+        text.tokens += tokens
+        if on_tokens:
+            on_tokens(tokens)
+        return len(tokens)
+
+    def finished() -> bool:
+        return len(text.tokens) >= max_new_tokens or text.tokens[-1] in stops
+
+    ids = torch.tensor([text.prompt], device=target.device)
+    out = target.forward(ids, cache, method.tap_ids, last_only=True)
+    anchor, taps = choose(out.logits[:, -1], sampling, streams), out.taps
+    before_anchor, start = ids[:, -1], len(prompt)
+    emit(anchor.tolist())
+    watch.lap("prefill")
+
+    while not finished():
+        proposal = drafting.propose(
+            Request(anchor, before_anchor, taps, start),
+            sampling,
+            streams.draft,
+            watch,
+            keep_trace,
+        )
+        block = torch.cat([anchor[:, None], proposal.tokens], dim=1)
+        out = target.forward(block, cache, method.tap_ids)
+        watch.lap("verify")
+
+        verdict = accept(out.logits, proposal.tokens, proposal.q, sampling, streams)
+        kept = int(verdict.accepted)
+        block_ids, next_token = block[0].tolist(), int(verdict.next_token)
+        emitted = emit([*block_ids[1 : kept + 1], next_token])
+        trace = [step[0].tolist() for step in proposal.trace or []]
+        text.rounds.append(
+            Round(kept, emitted, proposal.passes, block_ids, next_token, trace)
+        )
+        start += kept + 1
+        cache.crop(start)  # the new anchor has not been run yet
+        taps = None if out.taps is None else out.taps[:, : kept + 1]
+        before_anchor, anchor = block[:, kept], verdict.next_token
+        watch.lap("accept")
+
+    text.seconds = dict(watch.seconds)
+    if target.tokenizer is not None:
+        text.text = target.tokenizer.decode(text.tokens, skip_special_tokens=True)
+    return text
+
+
+def choose(logits: torch.Tensor, sampling: Sampling, streams: Streams) -> torch.Tensor:
+    """The target's own next token for ``[N, V]`` logits."""
+    if sampling.greedy:
+        return logits.argmax(dim=-1)
+    return draw(sampling.probabilities(logits), streams.residual)
+
+
+def check_request(target, prompt, max_new_tokens: int, capacity: int) -> None:
+    """Refuse what cannot work, before any model runs."""
+    if len(prompt) == 0:
+        raise LabError("The prompt is empty: give at least one token.")
+    if max_new_tokens < 1:
+        raise LabError(f"max_new_tokens must be 1 or more, not {max_new_tokens}.")
+    if min(prompt) < 0 or max(prompt) >= target.vocab_size:
+        raise LabError(
+            f"Prompt ids must lie in 0..{target.vocab_size - 1} for this target; "
+            f"got {min(prompt)}..{max(prompt)}."
+        )
+    longest = getattr(target.config, "max_position_embeddings", None)
+    if longest is not None and capacity > longest:
+        raise LabError(
+            f"Prompt of {len(prompt)} and {max_new_tokens} new tokens do not fit the "
+            f"target's {longest} positions (a block of drafts included)."
+        )

@@ -1,0 +1,107 @@
+"""The Python entry: a tier loaded, and texts out of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from xpress_lab.checkpoints import Arm, load_arm
+from xpress_lab.decoding import Generation, decode
+from xpress_lab.devices import pick_device, pick_dtype
+from xpress_lab.errors import LabError
+from xpress_lab.methods import BlockMethod, Method, PlainDecoding
+from xpress_lab.presets import METHODS, Tier, get_tier
+from xpress_lab.sampling import Sampling
+from xpress_lab.target import Target
+
+DEFAULT_PASSES = 6
+
+
+class Lab:
+    """A target and its trained arms; arms are read from disk when first asked for."""
+
+    def __init__(self, tier: Tier, folder: Path, device: torch.device, dtype):
+        self.tier, self.folder = tier, folder
+        self.target = Target.load(folder / "target", device, dtype)
+        self._arms: dict[str, Arm] = {}
+
+    def arm(self, kind: str) -> Arm:
+        """The trained drafter and head of ``dflash``, ``markov`` or ``xpress``."""
+        if kind not in self._arms:
+            self._arms[kind] = load_arm(self.folder / kind, self.target)
+        return self._arms[kind]
+
+    def method(self, name: str, passes: int | None = DEFAULT_PASSES) -> Method:
+        """A method by name; ``passes`` is K of xpress, ``None`` the fixed point."""
+        if name not in METHODS:
+            raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
+        if name == "ar":
+            return PlainDecoding()
+        arm = self.arm(name)
+        head = arm.head.fold() if arm.head is not None else None
+        return BlockMethod(name, self.target, arm.drafter, head, passes)
+
+    def unknown_words(self, prompt: str) -> list[str]:
+        """Words of the prompt that this target has no token for."""
+        tokenizer = self.target.tokenizer
+        pieces = tokenizer(prompt, return_offsets_mapping=True)
+        return [
+            prompt[start:end].strip()
+            for token, (start, end) in zip(
+                pieces["input_ids"], pieces["offset_mapping"], strict=True
+            )
+            if token == tokenizer.unk_token_id
+        ]
+
+    def generate(
+        self,
+        prompt: str,
+        method: str | Method = "xpress",
+        *,
+        passes: int | None = DEFAULT_PASSES,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        draft_temperature: float | None = None,
+        max_new_tokens: int = 128,
+        seed: int = 0,
+        on_text: Callable[[str], None] | None = None,
+        keep_trace: bool = True,
+    ) -> Generation:
+        """Answer a prompt. See :func:`xpress_lab.decoding.decode` for the fields."""
+        chosen = self.method(method, passes) if isinstance(method, str) else method
+        decode_text = self.target.tokenizer.decode
+
+        def on_tokens(tokens: list[int]) -> None:
+            on_text(decode_text(tokens, skip_special_tokens=True))
+
+        return decode(
+            self.target,
+            chosen,
+            self.target.encode(prompt),
+            sampling=Sampling(temperature, top_k, top_p, draft_temperature),
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            on_tokens=on_tokens if on_text else None,
+            keep_trace=keep_trace,
+        )
+
+
+def load_lab(
+    tier: str = "pocket",
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    folder: str | Path | None = None,
+) -> Lab:
+    """Load a tier.
+
+    Args:
+        tier: ``pocket``.
+        device: ``auto`` (cuda, else mps, else cpu) or one of them.
+        dtype: ``float32`` (exact comparisons) or ``bfloat16``.
+        folder: checkpoints from elsewhere; by default data/checkpoints/TIER.
+    """
+    chosen = get_tier(tier)
+    where = Path(folder) if folder else chosen.folder()
+    return Lab(chosen, where, pick_device(device), pick_dtype(dtype))

@@ -1,0 +1,196 @@
+"""Methods: what proposes the drafts that the loop verifies.
+
+A method is a choice of drafter, head and solver. Plain decoding is the method whose
+draft is empty. Each method starts one *drafting* per text, which keeps the drafter's
+cache; the loop asks it for one proposal per round.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from xpress_lab.drafters.dflash import DFlashDrafter
+from xpress_lab.jacobi import solve, solve_sequentially
+from xpress_lab.sampling import Sampling, gumbel_noise
+from xpress_lab.stopwatch import Stopwatch
+from xpress_lab.target import Target
+
+
+class Request(NamedTuple):
+    """What a proposal may depend on.
+
+    anchor, before_anchor: ``[N]`` the newest token and the one before it.
+    taps: ``[N, C, n*H]`` target states of tokens not seen by the drafter yet.
+    start: position of the anchor.
+    """
+
+    anchor: torch.Tensor
+    before_anchor: torch.Tensor
+    taps: torch.Tensor | None
+    start: int
+
+
+class Proposal(NamedTuple):
+    """Drafts and how they came about.
+
+    tokens: ``[N, S]``. q: ``[N, S, V]`` the distribution they were drawn from, or
+    ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
+    the seed and each pass, if kept.
+    """
+
+    tokens: torch.Tensor
+    q: torch.Tensor | None = None
+    passes: int = 0
+    trace: list[torch.Tensor] | None = None
+
+
+class Drafting(Protocol):
+    """One text's worth of drafting state."""
+
+    def propose(
+        self,
+        request: Request,
+        sampling: Sampling,
+        noise_stream: torch.Generator,
+        watch: Stopwatch,
+        keep_trace: bool,
+    ) -> Proposal: ...
+
+
+class Method(Protocol):
+    """A named way to draft. ``block_size`` counts the anchor; ``tap_ids`` the layers
+    whose outputs :class:`Request` must carry."""
+
+    name: str
+    block_size: int
+    tap_ids: tuple[int, ...]
+
+    def begin(self, capacity: int) -> Drafting: ...
+
+    def describe(self) -> str: ...
+
+
+class PlainDecoding:
+    """``ar``: no drafts, so every verification emits one token."""
+
+    name, block_size, tap_ids = "ar", 1, ()
+
+    def begin(self, capacity: int) -> "PlainDecoding":
+        return self
+
+    def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
+        return Proposal(request.anchor.new_empty((len(request.anchor), 0)))
+
+    def describe(self) -> str:
+        return "ar: one token per target call"
+
+
+class BlockMethod:
+    """A dFlash drafter, bare or with a head that refines its block.
+
+    Args:
+        name: how results call it.
+        target, drafter: the pair; the drafter borrows the target's tables.
+        head: ``None`` (dflash), a sequential head (markov) or a parallel one
+            (xpress), already folded for inference.
+        passes: Jacobi passes K of a parallel head; ``None`` goes to the fixed point.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        drafter: DFlashDrafter,
+        head=None,
+        passes: int | None = None,
+    ):
+        config = drafter.config
+        self.name, self.target, self.drafter = name, target, drafter
+        self.head, self.passes = head, passes
+        self.block_size, self.tap_ids = config.block_size, config.target_layer_ids
+        mask_id = torch.tensor([config.mask_token_id], device=target.device)
+        masks = target.embed(mask_id).expand(self.block_size - 1, -1)
+        self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
+
+    def begin(self, capacity: int) -> "BlockDrafting":
+        return BlockDrafting(self, capacity)
+
+    def describe(self) -> str:
+        how = "bare marginals"
+        if self.head is not None and self.head.sequential:
+            how = f"{self.block_size - 1} serial steps"
+        elif self.head is not None:
+            how = "passes to the fixed point"
+            how = how if self.passes is None else f"K={self.passes} passes"
+        taps = ",".join(map(str, self.tap_ids))
+        return f"{self.name}: block {self.block_size}, fill-in, taps {taps}, {how}"
+
+
+class BlockDrafting:
+    """The drafter's cache, and one proposal after another."""
+
+    def __init__(self, method: BlockMethod, capacity: int):
+        self.method = method
+        self.cache = method.drafter.new_cache(1, capacity)
+
+    def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
+        method = self.method
+        hidden = self.hidden_states(request)
+        base = method.target.head(hidden[:, 1:].contiguous())
+        watch.lap("draft")
+
+        scale = noise = None
+        if not sampling.greedy_draft:
+            scale = sampling.scale
+            noise = gumbel_noise(
+                base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
+            )
+        solution = self._solve(hidden, base, request, scale, noise, keep_trace)
+        q = None if noise is None else solution.scores.softmax(-1)
+        watch.lap("refine")
+        return Proposal(solution.tokens, q, solution.passes, solution.trace)
+
+    def hidden_states(self, request: Request) -> torch.Tensor:
+        """One drafter pass: ``[N, B, H]`` hidden states of the block at ``start``.
+
+        The cache takes the new context's keys. The block's own keys are written
+        behind them but never counted, so the next call overwrites them: they came
+        from masks.
+        """
+        method, taps = self.method, request.taps
+        dtype = method.mask_embeddings.dtype
+        anchor = method.target.embed(request.anchor)[:, None].to(dtype)
+        masks = method.mask_embeddings.expand(len(anchor), -1, -1)
+        end = request.start + method.block_size
+        positions = torch.arange(self.cache.length, end, device=taps.device)[None]
+        hidden = method.drafter(
+            torch.cat([anchor, masks], dim=1),
+            method.drafter.project(taps.to(dtype)),
+            positions,
+            cache=self.cache,
+        )
+        self.cache.advance(taps.shape[1])
+        return hidden
+
+    def _solve(self, hidden, base, request, scale, noise, keep_trace):
+        head, passes = self.method.head, self.method.passes
+        if head is not None and head.sequential:
+            return solve_sequentially(
+                lambda k, drafted: base[:, k] + head.step(drafted[:, -1]),
+                base,
+                request.anchor,
+                scale=scale,
+                noise=noise,
+            )
+        prepared = None if head is None else head.prepare(hidden)
+        return solve(
+            lambda previous: base + head.bias(prepared, previous),
+            base,
+            request.anchor,
+            request.before_anchor,
+            passes=0 if head is None else passes,
+            scale=scale,
+            noise=noise,
+            lock=noise is not None,
+            keep_trace=keep_trace,
+        )

@@ -1,0 +1,100 @@
+"""The tiers: where their files are and how their models are sized and trained."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xpress_lab.errors import LabError
+
+METHODS = ("ar", "dflash", "markov", "xpress")
+FAMILIES = ("math", "code", "chat")
+
+
+@dataclass(frozen=True)
+class TargetRecipe:
+    """Size and training of the pocket target."""
+
+    hidden_size: int = 160
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 6
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    intermediate_size: int = 448
+    max_position_embeddings: int = 512
+    examples: int = 24_000
+    steps: int = 1_800
+    batch: int = 32
+    learning_rate: float = 3e-3
+    prompt_weight: float = 0.1  # of the loss on prompt tokens; responses count 1
+
+
+@dataclass(frozen=True)
+class ResponseRecipe:
+    """Texts that the target itself writes, on which drafters are trained."""
+
+    prompts: int = 9_000
+    greedy_share: float = 0.5
+    temperature: float = 1.0  # of the other half
+    max_new_tokens: int = 128
+    batch: int = 128
+
+
+@dataclass(frozen=True)
+class ArmRecipe:
+    """Size and training of a drafter and its head; losses as in methods 2.6."""
+
+    block_size: int = 16
+    tap_count: int = 2
+    target_layer_ids: tuple[int, ...] = (0, 1, 2)
+    drafter_layers: int = 1
+    rank: int = 96
+    mlp_ratio: int = 2
+    tap_norm: bool = False
+    steps: int = 1_500
+    dflash_steps: int = 3_000  # no head, quicker steps: the same seconds as xpress
+    batch: int = 16
+    anchors: int = 16  # blocks per sequence
+    learning_rate: float = 2e-3
+    warmup: float = 0.04
+    gamma: float = 7.0  # decay of slot weights
+    ce_weight: float = 0.1
+    l1_weight: float = 0.9  # of the L1 distance, which is twice the TV distance
+    anchor_weight: float = 0.6  # of the bare drafter's loss
+    consistency_weight: float = 0.3
+    consistency_passes: int = 3
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A target with its drafters."""
+
+    name: str
+    target: TargetRecipe = field(default_factory=TargetRecipe)
+    responses: ResponseRecipe = field(default_factory=ResponseRecipe)
+    arm: ArmRecipe = field(default_factory=ArmRecipe)
+    seed: int = 0
+
+    def folder(self, data: Path | None = None) -> Path:
+        return (data or data_folder()) / "checkpoints" / self.name
+
+
+TIERS = {"pocket": Tier("pocket")}
+
+
+def get_tier(name: str) -> Tier:
+    """A tier by name."""
+    if name not in TIERS:
+        raise LabError(f"Unknown tier {name!r}: available are {', '.join(TIERS)}.")
+    return TIERS[name]
+
+
+def data_folder() -> Path:
+    """The repository's data/ folder, or the one that XPRESS_LAB_DATA names."""
+    named = os.environ.get("XPRESS_LAB_DATA")
+    folder = Path(named) if named else Path(__file__).parents[1] / "data"
+    if not folder.is_dir():
+        raise LabError(
+            f"No data folder at {folder}: run from a clone of the repository "
+            "(pip install -e .) or set XPRESS_LAB_DATA to its data/ folder."
+        )
+    return folder

@@ -1,0 +1,201 @@
+"""The xPress refiner: Fuse, Mix, Trans, Read.
+
+For every slot of a block the refiner returns a bias on the drafter's logits, given
+the drafter's hidden states and one *previous token* per slot. It is causal over
+slots: the bias of slot k depends on previous tokens 0..k only, which is what lets
+parallel Jacobi passes end at the left-to-right answer.
+
+Source of every formula: methods 2.1 and 2.2. Shapes: N rows, B slots, H the
+target's hidden size, r the rank, V the vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xpress_lab.errors import LabError
+
+# Names inside our modules, and the names that published checkpoints use.
+PUBLISHED_NAMES = {
+    "fuse.w1.weight": "w1.weight",
+    "fuse.down_h.weight": "down_h.weight",
+    "fuse.down_g.weight": "down_g.weight",
+    "fuse.in_proj.weight": "in_proj.weight",
+    "mix.L": "mix.L",
+    "trans.gate_proj.weight": "mlp.gate_proj.weight",
+    "trans.up_proj.weight": "mlp.up_proj.weight",
+    "trans.down_proj.weight": "mlp.down_proj.weight",
+    "read.w2.weight": "w2.weight",
+}
+
+
+class Fuse(nn.Module):
+    """a_k = in_proj[ down_h h_k ; down_g mean(h) ; w1(t_k) ].
+
+    The first two parts do not depend on tokens: :meth:`hidden_part` is computed
+    once per block and reused in every pass.
+    """
+
+    def __init__(self, hidden_size: int, vocab_size: int, rank: int):
+        super().__init__()
+        self.w1 = nn.Embedding(vocab_size, rank)
+        self.down_h = nn.Linear(hidden_size, rank, bias=False)
+        self.down_g = nn.Linear(hidden_size, rank, bias=False)
+        self.in_proj = nn.Linear(3 * rank, rank, bias=False)
+
+    def hidden_part(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[N, B, H]`` to ``[N, B, r]``; the mean runs over all slots, 0 included."""
+        of_slot, of_mean, _ = self.in_proj.weight.chunk(3, dim=1)
+        mean = hidden.mean(dim=1, keepdim=True)
+        slot_part = F.linear(self.down_h(hidden), of_slot)
+        return slot_part + F.linear(self.down_g(mean), of_mean)
+
+    def token_part(self, previous: torch.Tensor) -> torch.Tensor:
+        """``[N, B]`` token ids to ``[N, B, r]``."""
+        return F.linear(self.w1(previous), self.in_proj.weight.chunk(3, dim=1)[2])
+
+    def forward(self, hidden: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        return self.hidden_part(hidden) + self.token_part(previous)
+
+
+class Mix(nn.Module):
+    """c_k = a_k + sum over j <= k of L[:, k, j] * a_j, channel by channel."""
+
+    def __init__(self, block_size: int, rank: int):
+        super().__init__()
+        self.L = nn.Parameter(torch.zeros(rank, block_size, block_size))
+
+    def matrix(self) -> torch.Tensor:
+        """``[r, B, B]``: L under its causal triangle, plus the identity (the *fold*)."""
+        return self.L.tril() + torch.eye(
+            self.L.shape[-1], dtype=self.L.dtype, device=self.L.device
+        )
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("rkj,njr->nkr", self.matrix(), a)
+
+
+class Trans(nn.Module):
+    """z = c + SwiGLU(c), slot by slot."""
+
+    def __init__(self, rank: int, width: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(rank, width, bias=False)
+        self.up_proj = nn.Linear(rank, width, bias=False)
+        self.down_proj = nn.Linear(width, rank, bias=False)
+
+    def forward(self, c: torch.Tensor) -> torch.Tensor:
+        return c + self.down_proj(F.silu(self.gate_proj(c)) * self.up_proj(c))
+
+
+class Read(nn.Module):
+    """bias_k = w2 z_k for slots 1..B-1; slot 0 is the anchor and is never read."""
+
+    def __init__(self, rank: int, vocab_size: int):
+        super().__init__()
+        self.w2 = nn.Linear(rank, vocab_size, bias=False)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.w2(z[:, 1:].contiguous())
+
+
+class XPressHead(nn.Module):
+    """The four modules in order. ``w1``, ``w2`` and the rest start at N(0, std)."""
+
+    sequential = False  # decoded by parallel passes
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        block_size: int = 16,
+        rank: int = 256,
+        mlp_ratio: int = 2,
+        std: float = 0.02,
+    ):
+        super().__init__()
+        self.block_size = block_size
+        self.fuse = Fuse(hidden_size, vocab_size, rank)
+        self.mix = Mix(block_size, rank)
+        self.trans = Trans(rank, mlp_ratio * rank)
+        self.read = Read(rank, vocab_size)
+        for name, parameter in self.named_parameters():
+            if name != "mix.L":  # the mixer starts as the identity
+                nn.init.normal_(parameter, std=std)
+
+    def prepare(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The part of a block that no token changes: ``[N, B, H]`` to ``[N, B, r]``."""
+        return self.fuse.hidden_part(hidden)
+
+    def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """Logit bias ``[N, B-1, V]`` of slots 1..B-1.
+
+        Args:
+            prepared: from :meth:`prepare`.
+            previous: ``[N, B]`` ids, the token before each slot; entry 0 is the
+                token before the anchor, entry 1 the anchor.
+        """
+        a = prepared + self.fuse.token_part(previous)
+        return self.read(self.trans(self.mix(a)))
+
+    def forward(self, hidden: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        return self.bias(self.prepare(hidden), previous)
+
+    def fold(self) -> "FoldedXPressHead":
+        """The same function, rearranged for inference. The head itself stays raw."""
+        return FoldedXPressHead(self)
+
+    def published_state(self) -> dict[str, torch.Tensor]:
+        """State dict under the published names, with the raw mixer."""
+        state = self.state_dict()
+        return {public: state[ours] for ours, public in PUBLISHED_NAMES.items()}
+
+    def load_published_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Strictly load a state dict with published names."""
+        missing = set(PUBLISHED_NAMES.values()) - set(state)
+        extra = set(state) - set(PUBLISHED_NAMES.values())
+        if missing or extra:
+            raise LabError(
+                f"xPress head: missing tensors {sorted(missing)}, "
+                f"unexpected tensors {sorted(extra)}."
+            )
+        self.load_state_dict({k: state[v] for k, v in PUBLISHED_NAMES.items()})
+
+
+class FoldedXPressHead:
+    """An xPress head with everything linear before Trans multiplied out.
+
+    Mix is linear, so mix(hidden part + token part) = mixed hidden part + mix(token
+    part): the first is prepared once a block. w1 and in_proj's third block become
+    one ``[V, r]`` table, so a pass begins with a single gather. Equal to the head
+    it came from up to rounding; a new object, so nothing can be folded twice.
+    """
+
+    sequential = False
+
+    def __init__(self, head: XPressHead):
+        with torch.no_grad():
+            of_token = head.fuse.in_proj.weight.chunk(3, dim=1)[2]
+            self.table = (head.fuse.w1.weight @ of_token.T).contiguous()
+            self.mixer = head.mix.matrix()[:, 1:].contiguous()  # rows 1..B-1
+            gate_up = (head.trans.gate_proj.weight, head.trans.up_proj.weight)
+            self.gate_up = torch.cat(gate_up).contiguous()
+            self.down = head.trans.down_proj.weight.detach()
+            self.w2 = head.read.w2.weight.detach()
+        self.block_size = head.block_size
+        self._hidden_part = head.prepare
+
+    def prepare(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Mixed hidden part of slots 1..B-1, ``[N, B-1, r]``."""
+        return self._mix(self._hidden_part(hidden))
+
+    def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """Logit bias ``[N, B-1, V]``; arguments as in :meth:`XPressHead.bias`."""
+        c = prepared + self._mix(F.embedding(previous, self.table))
+        gate, up = F.linear(c, self.gate_up).chunk(2, dim=-1)
+        z = c + F.linear(F.silu(gate) * up, self.down)
+        return F.linear(z, self.w2)
+
+    def _mix(self, a: torch.Tensor) -> torch.Tensor:
+        # Channels lead: one [B-1, B] x [B, N] product per channel.
+        return torch.bmm(self.mixer, a.permute(2, 1, 0)).permute(2, 1, 0)

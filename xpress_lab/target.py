@@ -1,0 +1,195 @@
+"""The target: a transformers causal LM, seen as the loop needs it.
+
+One class wraps any Llama- or Qwen-like model: forward passes over our own cache,
+hidden states at the tapped layers only, and the embedding table and output head
+that the drafter borrows.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from xpress_lab.cache import KVCache
+from xpress_lab.errors import LabError
+
+
+class TargetOutput(NamedTuple):
+    """What one target call returns.
+
+    logits: ``[N, T, V]`` (``[N, 1, V]`` with ``last_only``).
+    taps: ``[N, T, n*H]``, the tapped layers' outputs side by side, or ``None``.
+    """
+
+    logits: torch.Tensor
+    taps: torch.Tensor | None
+
+
+class Target:
+    """A frozen causal language model that verifies drafts.
+
+    Args:
+        model: a transformers causal LM whose layers all use full attention.
+        tokenizer: its tokenizer, or ``None`` for work on token ids alone.
+    """
+
+    def __init__(self, model, tokenizer=None):
+        refuse_unless_croppable(model.config)
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.config = model.config
+        self.layers = model.get_decoder().layers
+        self._watched: dict[int, torch.Tensor | None] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path, device="cpu", dtype=torch.float32) -> "Target":
+        """Read a target from a local folder in transformers' layout, never the net."""
+        folder = Path(folder)
+        if not (folder / "config.json").is_file():
+            raise LabError(f"No target model in {folder}: config.json is missing.")
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, use_safetensors=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # transformers raises many kinds for a bad folder
+            raise LabError(f"Cannot read the target in {folder}: {error}") from error
+        return cls(model.to(device), tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end a text, from the generation config: none, one or several."""
+        ids = self.model.generation_config.eos_token_id
+        return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for ``rows`` texts of at most ``capacity`` tokens."""
+        config = self.config
+        head_dim = getattr(config, "head_dim", None)
+        return KVCache(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            heads=config.num_key_value_heads or config.num_attention_heads,
+            capacity=capacity,
+            head_dim=head_dim or config.hidden_size // config.num_attention_heads,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        cache: KVCache,
+        tap_ids: tuple[int, ...] = (),
+        *,
+        last_only: bool = False,
+        positions: torch.Tensor | None = None,
+        visible: torch.Tensor | None = None,
+    ) -> TargetOutput:
+        """Run ``[N, T]`` new tokens after what the cache holds, and count them in.
+
+        Args:
+            tap_ids: layers whose *outputs* are wanted; () costs nothing.
+            last_only: logits of the last position only (prefill).
+            positions: ``[N, T]``, by default each row's next ones.
+            visible: ``[N, T, length + T]`` booleans, which cached and new tokens
+                each token sees; by default all up to its own position.
+        """
+        new = tokens.shape[1]
+        if positions is None:
+            starts = torch.tensor(cache.lengths, device=tokens.device)
+            positions = starts[:, None] + torch.arange(new, device=tokens.device)
+        if visible is None:
+            keys = torch.arange(cache.length + new, device=tokens.device)
+            visible = keys <= positions[:, :, None]
+        self.watch(tap_ids)
+        hidden = self.model.get_decoder()(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=visible[:, None],
+            cache=cache,
+            use_cache=True,
+        )[0]
+        cache.advance(new)
+        taps = None
+        if tap_ids:
+            taps = torch.cat([self._watched[i] for i in tap_ids], dim=-1)
+        return TargetOutput(self.head(hidden[:, -1:] if last_only else hidden), taps)
+
+    def encode(self, prompt: str) -> list[int]:
+        """A user's prompt in the chat template, ready for the answer."""
+        if not prompt.strip():
+            raise LabError("The prompt is empty: write a question or a request.")
+        chat = [{"role": "user", "content": prompt}]
+        return self.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows of the target's own embedding table, ``[..., H]``."""
+        return self.model.get_input_embeddings()(tokens)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The target's own output head: ``[..., H]`` to logits ``[..., V]``."""
+        return self.model.get_output_embeddings()(hidden)
+
+    def watch(self, tap_ids: tuple[int, ...]) -> None:
+        """Have the outputs of these layers remembered at each forward pass.
+
+        A hook keeps a reference, nothing is copied; transformers counts the
+        embedding as hidden state 0, so a tap is its ``hidden_states[id + 1]``.
+        """
+        for tap in tap_ids:
+            if tap in self._watched:
+                continue
+            self._watched[tap] = None
+
+            def remember(_module, _inputs, output, tap=tap):
+                self._watched[tap] = output[0] if isinstance(output, tuple) else output
+
+            self.layers[tap].register_forward_hook(remember)
+
+
+def refuse_unless_croppable(config) -> None:
+    """Raise for targets whose cache cannot be rolled back by a counter.
+
+    Sliding-window and recurrent layers overwrite what a rejected draft would need
+    to restore, so speculation on them would silently change the text.
+    """
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or not hasattr(config, "num_attention_heads"):
+        odd = ", ".join(sorted(kinds - {"full_attention"})) or "no attention heads"
+        raise LabError(
+            f"Target {config.model_type!r} has layers whose cache cannot roll back "
+            f"({odd}); only full-attention models can verify drafts."
+        )
+
+
+def check_taps(tap_ids, num_layers: int) -> tuple[int, ...]:
+    """Validate tapped layer ids: strictly increasing, in range, never the last.
+
+    The last layer is refused because implementations disagree on whether its
+    hidden state is taken before or after the final norm.
+    """
+    taps = tuple(tap_ids)
+    if not taps or list(taps) != sorted(set(taps)):
+        raise LabError(f"Tapped layers must be strictly increasing, not {list(taps)}.")
+    if taps[0] < 0 or taps[-1] > num_layers - 2:
+        raise LabError(
+            f"Tapped layers {list(taps)} must lie in 0..{num_layers - 2} "
+            f"for a target of {num_layers} layers."
+        )
+    return taps
