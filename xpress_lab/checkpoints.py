@@ -40,7 +40,7 @@ class Arm:
 
 
 def save_arm(arm: Arm, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write config.json and model.safetensors; each file appears whole or not at all."""
+    """Write config.json and model.safetensors; each appears whole or not at all."""
     tensors = dict(arm.drafter.state_dict())
     if arm.kind == "xpress":
         head = arm.head.published_state()

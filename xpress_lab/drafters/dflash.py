@@ -43,9 +43,10 @@ class DFlashConfig:
 
 
 def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """Evenly spaced layers 1..N-3 for a *new* drafter (methods 1.1); the middle for one.
+    """Evenly spaced layers 1..N-3 for a *new* drafter (methods 1.1).
 
-    Never use it for a checkpoint: most published ones chose other layers.
+    A single tap takes the middle layer. Never use it for a checkpoint: most
+    published ones chose other layers.
     """
     if count == 1:
         return (num_layers // 2,)
@@ -181,7 +182,7 @@ class DFlashDrafter(nn.Module):
         return self.norm(block)
 
     def angles(self, positions: torch.Tensor):
-        """cos and sin ``[N, 1, T, head_dim]``; computed from the config, never stored."""
+        """cos and sin ``[N, 1, T, head_dim]``, computed anew and never stored."""
         dim = self.config.head_dim
         index = torch.arange(0, dim, 2, device=positions.device).float()
         frequency = self.config.rope_theta ** (-index / dim)

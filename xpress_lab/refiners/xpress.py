@@ -66,7 +66,7 @@ class Mix(nn.Module):
         self.L = nn.Parameter(torch.zeros(rank, block_size, block_size))
 
     def matrix(self) -> torch.Tensor:
-        """``[r, B, B]``: L under its causal triangle, plus the identity (the *fold*)."""
+        """``[r, B, B]``: L in its causal triangle, plus the identity (the *fold*)."""
         return self.L.tril() + torch.eye(
             self.L.shape[-1], dtype=self.L.dtype, device=self.L.device
         )
@@ -165,29 +165,34 @@ class XPressHead(nn.Module):
 class FoldedXPressHead:
     """An xPress head with everything linear before Trans multiplied out.
 
-    Mix is linear, so mix(hidden part + token part) = mixed hidden part + mix(token
-    part): the first is prepared once a block. w1 and in_proj's third block become
-    one ``[V, r]`` table, so a pass begins with a single gather. Equal to the head
-    it came from up to rounding; a new object, so nothing can be folded twice.
+    Mix is linear, so mix(hidden part + token part) = mix(hidden part) + mix(token
+    part): the first is prepared once a block. down_h, down_g and w1 are multiplied
+    with their blocks of in_proj; w1 becomes a ``[V, r]`` table, so a pass begins with
+    a single gather. Equal to the head it came from up to rounding; a new object, so
+    nothing can be folded twice.
     """
 
     sequential = False
 
+    @torch.no_grad()
     def __init__(self, head: XPressHead):
-        with torch.no_grad():
-            of_token = head.fuse.in_proj.weight.chunk(3, dim=1)[2]
-            self.table = (head.fuse.w1.weight @ of_token.T).contiguous()
-            self.mixer = head.mix.matrix()[:, 1:].contiguous()  # rows 1..B-1
-            gate_up = (head.trans.gate_proj.weight, head.trans.up_proj.weight)
-            self.gate_up = torch.cat(gate_up).contiguous()
-            self.down = head.trans.down_proj.weight.detach()
-            self.w2 = head.read.w2.weight.detach()
+        fuse, trans = head.fuse, head.trans
+        of_slot, of_mean, of_token = fuse.in_proj.weight.chunk(3, dim=1)
+        self.from_slot = of_slot @ fuse.down_h.weight
+        self.from_mean = of_mean @ fuse.down_g.weight
+        self.table = fuse.w1.weight @ of_token.T
+        # Rows 1..B-1 of the folded mixer, channels last: [B-1, B, r].
+        self.mixer = head.mix.matrix()[:, 1:].permute(1, 2, 0).contiguous()
+        self.gate_up = torch.cat([trans.gate_proj.weight, trans.up_proj.weight])
+        self.down = trans.down_proj.weight.detach()
+        self.w2 = head.read.w2.weight.detach()
         self.block_size = head.block_size
-        self._hidden_part = head.prepare
 
     def prepare(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Mixed hidden part of slots 1..B-1, ``[N, B-1, r]``."""
-        return self._mix(self._hidden_part(hidden))
+        """Mixed hidden part of slots 1..B-1: ``[N, B, H]`` to ``[N, B-1, r]``."""
+        mean = hidden.mean(dim=1, keepdim=True)
+        of_slots = F.linear(hidden, self.from_slot)
+        return self._mix(of_slots + F.linear(mean, self.from_mean))
 
     def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
         """Logit bias ``[N, B-1, V]``; arguments as in :meth:`XPressHead.bias`."""
@@ -197,5 +202,5 @@ class FoldedXPressHead:
         return F.linear(z, self.w2)
 
     def _mix(self, a: torch.Tensor) -> torch.Tensor:
-        # Channels lead: one [B-1, B] x [B, N] product per channel.
-        return torch.bmm(self.mixer, a.permute(2, 1, 0)).permute(2, 1, 0)
+        # A product and a sum beat r tiny matrix products on a CPU.
+        return (self.mixer * a[:, None]).sum(dim=2)
