@@ -21,10 +21,10 @@ class TargetRecipe:
     head_dim: int = 32
     intermediate_size: int = 448
     max_position_embeddings: int = 512
-    examples: int = 24_000
-    steps: int = 1_800
-    batch: int = 32
-    learning_rate: float = 3e-3
+    examples: int = 36_000
+    steps: int = 4_800
+    batch: int = 16
+    learning_rate: float = 2.5e-3
     prompt_weight: float = 0.1  # of the loss on prompt tokens; responses count 1
 
 
@@ -47,7 +47,7 @@ class ArmRecipe:
     tap_count: int = 2
     target_layer_ids: tuple[int, ...] = (0, 1, 2)
     drafter_layers: int = 1
-    rank: int = 96
+    rank: int = 64
     mlp_ratio: int = 2
     tap_norm: bool = False
     steps: int = 1_500

@@ -1,0 +1,91 @@
+"""The three arms of the comparison: dflash alone, markov, xpress.
+
+Same data, same target, same recipe; each arm has its own drafter, trained together
+with its head. dflash has no head and so takes quicker steps; it is given more of
+them, to spend the same seconds.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from xpress_lab.checkpoints import Arm
+from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
+from xpress_lab.presets import ArmRecipe
+from xpress_lab.refiners.markov import MarkovHead
+from xpress_lab.refiners.xpress import XPressHead
+from xpress_lab.target import Target
+from xpress_lab.training.blocks import make_blocks, sample_anchors
+from xpress_lab.training.losses import arm_loss
+from xpress_lab.training.texts import TextSet
+from xpress_lab.training.trainer import Fit, Schedule, fit
+
+
+def new_arm(kind: str, target: Target, recipe: ArmRecipe, seed: int) -> Arm:
+    """An untrained drafter and head; the drafter starts alike in every arm."""
+    config = target.config
+    torch.manual_seed(seed)
+    drafter = DFlashDrafter(
+        DFlashConfig(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=recipe.drafter_layers,
+            num_attention_heads=config.num_attention_heads,
+            num_key_value_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+            num_target_layers=config.num_hidden_layers,
+            target_layer_ids=recipe.target_layer_ids,
+            mask_token_id=target.tokenizer.mask_token_id,
+            block_size=recipe.block_size,
+            tap_norm=recipe.tap_norm,
+        )
+    )
+    for name, parameter in drafter.named_parameters():
+        if "norm" not in name:
+            nn.init.normal_(parameter, std=0.02)
+    head = None
+    if kind == "markov":
+        head = MarkovHead(config.vocab_size, recipe.rank)
+    elif kind == "xpress":
+        head = XPressHead(
+            config.hidden_size,
+            config.vocab_size,
+            recipe.block_size,
+            recipe.rank,
+            recipe.mlp_ratio,
+        )
+    return Arm(kind, drafter, head)
+
+
+def train_arm(
+    arm: Arm,
+    target: Target,
+    texts: TextSet,
+    recipe: ArmRecipe,
+    folder: Path,
+    seed: int = 0,
+    on_step=None,
+) -> Fit:
+    """Fit a drafter and its head to the target's texts, in place."""
+    config = arm.drafter.config
+
+    def loss_of(generator: torch.Generator):
+        batch = texts.draw(recipe.batch, generator)
+        anchors, kept = sample_anchors(batch, recipe.anchors, generator)
+        blocks = make_blocks(
+            target,
+            batch,
+            anchors,
+            kept,
+            config.block_size,
+            config.mask_token_id,
+            config.target_layer_ids,
+        )
+        return arm_loss(arm, target, blocks, recipe, generator)
+
+    parts = nn.ModuleList([arm.drafter, *([arm.head] if arm.head else [])])
+    steps = recipe.dflash_steps if arm.head is None else recipe.steps
+    schedule = Schedule(steps, recipe.learning_rate, recipe.warmup)
+    return fit(arm.kind, parts, loss_of, schedule, folder, seed, on_step)

@@ -1,0 +1,99 @@
+"""The four-term loss of a drafter and its head (methods 2.6).
+
+Every term is the same distance between a block of logits and the truth, a weighted
+mean over slots of cross-entropy with the data and L1 distance to the target's
+distribution. The terms differ in where the logits come from:
+
+1-2. *teacher-forced* (CE and TV parts): the head is given the true previous tokens;
+3. *consistency*: the head is given its own earlier argmax, as in inference;
+4. *anchor*: the drafter's bare logits, so that the seed of the passes stays good.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from xpress_lab.checkpoints import Arm
+from xpress_lab.presets import ArmRecipe
+from xpress_lab.target import Target
+from xpress_lab.training.blocks import BlockBatch
+
+
+def slot_weights(slots: int, gamma: float) -> torch.Tensor:
+    """``exp(-(k - 1) / gamma)`` for k = 1..S: early slots decide acceptance."""
+    return torch.exp(-torch.arange(slots) / gamma)
+
+
+def block_distance(
+    logits: torch.Tensor, batch: BlockBatch, recipe: ArmRecipe
+) -> torch.Tensor:
+    """Weighted mean over slots of ce * CE + l1 * |p - p_target|_1, a scalar.
+
+    |.|_1 is twice the total variation distance, so l1 = 0.9 weighs TV by 1.8;
+    1 - TV is the probability that rejection sampling keeps the slot.
+    """
+    log_p = logits.log_softmax(-1)
+    ce = -log_p.gather(-1, batch.labels[..., None]).squeeze(-1)
+    l1 = (log_p.exp() - batch.target_probs).abs().sum(-1)
+    weight = slot_weights(logits.shape[1], recipe.gamma) * batch.valid
+    each = recipe.ce_weight * ce + recipe.l1_weight * l1
+    return (weight * each).sum() / weight.sum().clamp_min(1e-9)
+
+
+def arm_loss(
+    arm: Arm,
+    target: Target,
+    batch: BlockBatch,
+    recipe: ArmRecipe,
+    generator: torch.Generator,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss of one batch for any arm, with its parts for the log."""
+    hidden = draft_hidden(arm, target, batch)
+    base = target.head(hidden[:, 1:])
+    anchor = block_distance(base, batch, recipe)
+    if arm.head is None:
+        return anchor, {}
+    prepared = arm.head.prepare(hidden)
+    forced = block_distance(
+        base + arm.head.bias(prepared, batch.previous), batch, recipe
+    )
+    parts = {"forced": forced, "anchor": recipe.anchor_weight * anchor}
+    if not arm.head.sequential and recipe.consistency_weight:
+        own = _own_round(arm, prepared, base, batch, recipe, generator)
+        parts["consistency"] = recipe.consistency_weight * own
+    return sum(parts.values()), {name: part.item() for name, part in parts.items()}
+
+
+def draft_hidden(arm: Arm, target: Target, batch: BlockBatch) -> torch.Tensor:
+    """Drafter states of every block, ``[S*A, B, H]``."""
+    block = target.embed(batch.block_ids)
+    context = arm.drafter.project(batch.taps)
+    hidden = arm.drafter(block, context, batch.positions, batch.mask)
+    return hidden.reshape(len(batch.labels), -1, hidden.shape[-1])
+
+
+def _own_round(arm, prepared, base, batch, recipe, generator) -> torch.Tensor:
+    """Distance after one of the first few passes, each fed with its own argmax.
+
+    The objective is the mean over passes 1..``consistency_passes``. One of them is
+    drawn per batch, which estimates the mean without bias at a third of the cost:
+    earlier passes need no gradient, since argmax has none.
+    """
+    head = batch.previous[:, :2]
+    chosen = int(torch.randint(recipe.consistency_passes, (1,), generator=generator))
+    drafts = base.detach().argmax(-1)
+    with torch.no_grad():
+        for _ in range(chosen):
+            previous = torch.cat([head, drafts[:, :-1]], dim=1)
+            drafts = (base + arm.head.bias(prepared, previous)).argmax(-1)
+    previous = torch.cat([head, drafts[:, :-1]], dim=1)
+    return block_distance(base + arm.head.bias(prepared, previous), batch, recipe)
+
+
+def expected_length(logits: torch.Tensor, batch: BlockBatch) -> torch.Tensor:
+    """Expected emitted tokens a block under rejection with *true* prefixes.
+
+    1 + sum over slots of the product of (1 - TV) so far. Overstates online tau,
+    since the head sees true previous tokens; a training monitor only.
+    """
+    tv = 0.5 * (logits.softmax(-1) - batch.target_probs).abs().sum(-1)
+    return 1 + F.relu((1 - tv) * batch.valid).cumprod(-1).sum(-1).mean()

@@ -1,0 +1,53 @@
+"""Token sequences with a prompt and a response, and batches of them."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class TextSet:
+    """Prompt and response ids of many texts, right-padded.
+
+    tokens: ``[M, L]`` ids. prompt_lengths, lengths: ``[M]``; the response (its end
+    token included) lies between them.
+    """
+
+    tokens: torch.Tensor
+    prompt_lengths: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, pairs: list[tuple[list[int], list[int]]], pad_id: int) -> "TextSet":
+        """Pad ``(prompt ids, response ids)`` pairs."""
+        sequences = [torch.tensor(prompt + response) for prompt, response in pairs]
+        return cls(
+            torch.nn.utils.rnn.pad_sequence(sequences, True, pad_id),
+            torch.tensor([len(prompt) for prompt, _ in pairs]),
+            torch.tensor([len(sequence) for sequence in sequences]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, rows: torch.Tensor) -> "TextSet":
+        """Some texts, with padding cut to the longest of them."""
+        lengths = self.lengths[rows]
+        tokens = self.tokens[rows, : int(lengths.max())]
+        return TextSet(tokens, self.prompt_lengths[rows], lengths)
+
+    def draw(self, count: int, generator: torch.Generator) -> "TextSet":
+        """A random batch of texts of similar length, so that little is padding."""
+        order = self.lengths.argsort(stable=True)
+        width = min(len(self), 8 * count)
+        first = torch.randint(len(self) - width + 1, (1,), generator=generator)
+        near = first + torch.randperm(width, generator=generator)[:count]
+        return self.select(order[near])
+
+    def in_response(self) -> torch.Tensor:
+        """``[M, L]`` booleans: which tokens belong to a response."""
+        place = torch.arange(self.tokens.shape[1])
+        return (place >= self.prompt_lengths[:, None]) & (place < self.lengths[:, None])
+
+    def response_tokens(self) -> int:
+        return int((self.lengths - self.prompt_lengths).sum())
