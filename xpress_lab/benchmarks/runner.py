@@ -1,0 +1,222 @@
+"""The benchmark runner: every arm on every prompt, interleaved, one tidy row each.
+
+Arms take turns on each prompt within one process, and their order rotates from
+prompt to prompt, so that drift of the machine falls on all alike.
+"""
+
+import csv
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import pandas as pd
+from tqdm import tqdm
+
+from xpress_lab.decoding import Generation, decode
+from xpress_lab.lab import Lab
+from xpress_lab.methods import Method
+from xpress_lab.provenance import git_commit, machine, versions
+from xpress_lab.sampling import Sampling
+from xpress_lab.statistics import distinct_n, longest_run
+
+KEY = ("method", "passes", "temperature", "benchmark", "prompt_id", "seed")
+COLUMNS = (
+    "tier",
+    "target",
+    *KEY,
+    "batch_size",
+    "block_size",
+    "new_tokens",
+    "verify_steps",
+    "tau",
+    "accepted",
+    "accepted_per_slot",
+    "head_passes",
+    "decode_seconds",
+    "prefill_seconds",
+    "draft_seconds",
+    "refine_seconds",
+    "verify_seconds",
+    "accept_seconds",
+    "wall_seconds",
+    "distinct_3",
+    "longest_run",
+    "token_hash",
+    "device",
+    "dtype",
+    "machine",
+    "git_commit",
+    "versions",
+)
+
+
+@dataclass(frozen=True)
+class RunArm:
+    """One column of a comparison: a method with its K."""
+
+    name: str
+    passes: int | None = None  # of xpress; None is the fixed point
+
+    @property
+    def passes_label(self) -> str:
+        """K as written in results: empty for methods without passes."""
+        if self.name != "xpress":
+            return ""
+        return "fixed" if self.passes is None else str(self.passes)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to run: arms, prompts by benchmark, and the settings they share."""
+
+    arms: tuple[RunArm, ...]
+    prompts: dict[str, list[str]]
+    temperatures: tuple[float, ...] = (0.0,)
+    seeds: tuple[int, ...] = (0,)
+    max_new_tokens: int = 128
+
+
+def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
+    """Run, or finish, a benchmark.
+
+    Args:
+        out: CSV that rows are appended to; texts it already has are not run again.
+
+    Returns:
+        All rows, those of earlier runs of the same file included.
+    """
+    done = read_rows(out) if out and out.is_file() else []
+    present = {tuple(row[k] for k in KEY) for row in done}
+    methods = {arm: lab.method(arm.name, arm.passes) for arm in bench.arms}
+    for method in methods.values():
+        tqdm.write(method.describe())
+        _warm_up(lab, method, bench)
+    made = _provenance(lab)
+    rows = list(done)
+    jobs = list(_jobs(bench))
+    for turn, (temperature, seed, name, number, prompt) in enumerate(
+        tqdm(jobs, "bench", disable=None)
+    ):
+        fresh = []
+        for arm in _rotated(bench.arms, turn):
+            key = (arm.name, arm.passes_label, float(temperature), name, number, seed)
+            key = tuple(map(str, key))
+            if key in present:
+                continue
+            started = time.perf_counter()
+            text = decode(
+                lab.target,
+                methods[arm],
+                lab.target.encode(prompt),
+                sampling=Sampling(temperature),
+                max_new_tokens=bench.max_new_tokens,
+                seed=seed * 1_000_003 + number,
+            )
+            wall = {"wall_seconds": round(time.perf_counter() - started, 7)}
+            row = dict(zip(KEY, key, strict=True)) | _measures(text) | wall | made
+            fresh.append(row)
+        rows += fresh
+        if out and fresh:
+            append_rows(out, fresh)
+    return as_frame(rows)
+
+
+def _jobs(bench: Bench) -> Iterator[tuple]:
+    for temperature in bench.temperatures:
+        for seed in bench.seeds:
+            for name, prompts in bench.prompts.items():
+                for number, prompt in enumerate(prompts):
+                    yield temperature, seed, name, number, prompt
+
+
+def _rotated(arms: tuple, turn: int) -> tuple:
+    shift = turn % len(arms)
+    return arms[shift:] + arms[:shift]
+
+
+def _warm_up(lab: Lab, method: Method, bench: Bench) -> None:
+    """One untimed text per temperature: first calls pay for allocation and dispatch."""
+    prompt = next(iter(bench.prompts.values()))[0]
+    for temperature in bench.temperatures:
+        decode(
+            lab.target,
+            method,
+            lab.target.encode(prompt),
+            sampling=Sampling(temperature),
+            max_new_tokens=64,
+        )
+
+
+def _measures(text: Generation) -> dict:
+    slots = max(text.block_size - 1, 0)
+    reached = [sum(r.accepted >= k for r in text.rounds) for k in range(1, slots + 1)]
+    seconds = {
+        f"{stage}_seconds": round(text.seconds.get(stage, 0.0), 7)
+        for stage in ("prefill", "draft", "refine", "verify", "accept")
+    }
+    return {
+        "block_size": text.block_size,
+        "new_tokens": len(text.tokens),
+        "verify_steps": len(text.rounds),
+        "tau": round(text.tau, 5),
+        "accepted": sum(r.accepted for r in text.rounds),
+        "accepted_per_slot": json.dumps(reached),
+        "head_passes": sum(r.passes for r in text.rounds),
+        "decode_seconds": round(text.decode_seconds, 7),
+        **seconds,
+        "distinct_3": round(distinct_n(text.tokens), 4),
+        "longest_run": longest_run(text.tokens),
+        "token_hash": blake2b(repr(text.tokens).encode(), digest_size=6).hexdigest(),
+    }
+
+
+def _provenance(lab: Lab) -> dict:
+    target = lab.target
+    return {
+        "tier": lab.tier.name,
+        "target": f"{target.config.model_type}-{target.model.num_parameters()}",
+        "batch_size": 1,
+        "device": str(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "versions": versions(),
+    }
+
+
+def append_rows(path: Path, rows: list[dict]) -> None:
+    """Append whole lines in one write; a header comes first in a new file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.is_file()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Rows of an earlier run, as text; a line cut short by a crash is dropped."""
+    content = path.read_text(encoding="utf-8")
+    whole = content[: content.rfind("\n") + 1]
+    if whole != content:
+        path.write_text(whole, encoding="utf-8")
+    return list(csv.DictReader(whole.splitlines()))
+
+
+def as_frame(rows: list[dict]) -> pd.DataFrame:
+    """Rows as a tidy frame with numbers where numbers belong."""
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    text = {"tier", "target", "method", "passes", "benchmark", "accepted_per_slot"}
+    text |= {"token_hash", "device", "dtype", "machine", "git_commit", "versions"}
+    for column in set(COLUMNS) - text:
+        frame[column] = pd.to_numeric(frame[column])
+    return frame
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """A result file of this runner."""
+    return as_frame(read_rows(path))

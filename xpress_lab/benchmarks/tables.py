@@ -1,0 +1,149 @@
+"""Tables in the paper's layout, from tidy rows."""
+
+from functools import cache
+
+import pandas as pd
+
+from xpress_lab.errors import LabError
+from xpress_lab.presets import data_folder
+from xpress_lab.statistics import (
+    acceptance_rate,
+    bootstrap,
+    paired_ratio,
+    tau_per_response,
+    tau_per_step,
+    tau_pooled,
+    tokens_per_second,
+)
+
+POOLED = "all"
+
+
+def method_label(method: str, passes: str) -> str:
+    """``xpress K=6``, ``xpress fixed point``, or the bare method name."""
+    if not passes:
+        return method
+    return f"{method} fixed point" if passes == "fixed" else f"{method} K={passes}"
+
+
+def labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with an ``arm`` column, in the order in which arms appear."""
+    arms = [
+        method_label(m, p) for m, p in zip(rows["method"], rows["passes"], strict=True)
+    ]
+    return rows.assign(arm=arms)
+
+
+def summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
+    """One line per temperature, benchmark and arm, pooled over texts.
+
+    Columns: the three taus with the pooled one's interval, acceptance rate, speed,
+    and speed-up over ``baseline`` on the same texts (``nan`` without it).
+    """
+    rows = labelled(rows)
+    lines = []
+    for temperature, at in rows.groupby("temperature"):
+        groups = [(POOLED, at), *at.groupby("benchmark")]
+        for name, group in groups:
+            base = group[group["arm"] == baseline]
+            for arm, texts in group.groupby("arm", sort=False):
+                tau = bootstrap(texts, tau_pooled)
+                speed = (
+                    paired_ratio(texts, base, tokens_per_second) if len(base) else None
+                )
+                lines.append(
+                    {
+                        "temperature": temperature,
+                        "benchmark": name,
+                        "arm": arm,
+                        "texts": len(texts),
+                        "tau": tau.value,
+                        "tau_low": tau.low,
+                        "tau_high": tau.high,
+                        "tau_per_step": tau_per_step(texts),
+                        "tau_per_response": tau_per_response(texts),
+                        "acceptance_rate": acceptance_rate(texts),
+                        "tokens_per_second": tokens_per_second(texts),
+                        "speedup": speed.value if speed else float("nan"),
+                        "speedup_low": speed.low if speed else float("nan"),
+                        "speedup_high": speed.high if speed else float("nan"),
+                    }
+                )
+    return pd.DataFrame(lines)
+
+
+def paper_layout(lines: pd.DataFrame, temperature: float) -> pd.DataFrame:
+    """Benchmarks down, arms across, ``speed-up / tau`` in the cells."""
+    at = lines[lines["temperature"] == temperature]
+    if at.empty:
+        raise LabError(f"No rows at temperature {temperature} in these results.")
+    cells = [
+        f"{'–' if pd.isna(s) else f'{s:.2f}x'} / {t:.2f}"
+        for s, t in zip(at["speedup"], at["tau"], strict=True)
+    ]
+    table = at.assign(cell=cells).pivot(index="benchmark", columns="arm", values="cell")
+    return table[at["arm"].unique()].loc[at["benchmark"].unique()]
+
+
+@cache
+def published() -> pd.DataFrame:
+    """The paper's own table: Qwen3-8B, one H200, batch 1 (data/published.csv)."""
+    return pd.read_csv(data_folder() / "published.csv", comment="#")
+
+
+def published_layout(temperature: float) -> pd.DataFrame:
+    """The paper's figures in the same layout."""
+    at = published()
+    at = at[at["temperature"] == temperature]
+    cells = [
+        f"{s:.1f}x / {t:.2f}" for s, t in zip(at["speedup"], at["tau"], strict=True)
+    ]
+    table = at.assign(cell=cells).pivot(
+        index="benchmark", columns="method", values="cell"
+    )
+    return table.loc[at["benchmark"].unique()]
+
+
+def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds a round by stage, and the cost model beside the clock.
+
+    A stage's cost is the median over texts of its mean time a round.
+    ``predicted`` = tau x AR step / (draft + refine + verify + accept) from those;
+    ``clock`` is the ratio of times measured around the whole loop, prefill taken
+    off, so it also holds what no stage counts. ``break_even_tau`` is the tau under
+    which speculation is slower than none.
+    """
+    rows = labelled(rows)
+    stages = ["draft", "refine", "verify", "accept"]
+    lines = []
+    for temperature, at in rows.groupby("temperature"):
+        plain = at[at["arm"] == "ar"]
+        for arm, texts in at.groupby("arm", sort=False):
+            cost = {s: _median_ms(texts, s) for s in stages}
+            ar_step = sum(_median_ms(plain, s) for s in stages)
+            tau, round_ms = tau_pooled(texts), sum(cost.values())
+            clock = paired_ratio(texts, plain, clocked_speed, draws=200)
+            lines.append(
+                {
+                    "temperature": temperature,
+                    "arm": arm,
+                    **{f"{s}_ms": cost[s] for s in stages},
+                    "round_ms": round_ms,
+                    "ar_step_ms": ar_step,
+                    "break_even_tau": round_ms / ar_step,
+                    "tau": tau,
+                    "predicted": tau * ar_step / round_ms,
+                    "clock": clock.value,
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def clocked_speed(rows: pd.DataFrame) -> float:
+    """Tokens a second by the clock around the loop, prefill taken off."""
+    seconds = rows["wall_seconds"].sum() - rows["prefill_seconds"].sum()
+    return (rows["new_tokens"] - 1).sum() / seconds
+
+
+def _median_ms(rows: pd.DataFrame, stage: str) -> float:
+    return (rows[f"{stage}_seconds"] / rows["verify_steps"]).median() * 1e3
