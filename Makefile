@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2}
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train notebooks lock clean python-ok
+.PHONY: help install reproduce lab test lint train results notebooks lock clean python-ok
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile \
@@ -42,6 +42,10 @@ lint: $(INSTALLED) ## check style and formatting of modules and notebooks
 
 train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 	$(BIN)/xpress-lab train --tier pocket
+
+results: $(INSTALLED) ## measure the shipped results in data/results anew
+	rm -rf data/results/pocket
+	$(BIN)/xpress-lab reproduce --out data/results/pocket
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks
