@@ -116,23 +116,47 @@ def load_arm(folder: str | Path, target: Target) -> Arm:
     config, tensors = read_folder(folder)
     kind = _kind(config, folder)
     drafter = DFlashDrafter(drafter_config(config, target, folder))
-    head, head_state = _head(kind, config, drafter.config), {}
+    head, head_state = _head(kind, config, drafter.config, folder), {}
     if head is not None:
         prefix = PREFIX[kind]
         names = [name for name in tensors if name.startswith(prefix)]
         head_state = {n.removeprefix(prefix): tensors.pop(n) for n in names}
-    try:
-        drafter.load_state_dict(tensors)
-        if kind == "xpress":
-            head.load_published_state(head_state)
-        elif head is not None:
-            head.load_state_dict(head_state)
-    except (RuntimeError, LabError) as error:
-        raise LabError(f"Tensors in {folder} do not fit its config: {error}") from error
+    expected = {k: v.shape for k, v in drafter.state_dict().items()}
+    check_tensors(expected, tensors, folder)
+    drafter.load_state_dict(tensors)
+    if head is not None:
+        expected = _state(kind, head)
+        check_tensors({k: v.shape for k, v in expected.items()}, head_state, folder)
+        load = head.load_published_state if kind == "xpress" else head.load_state_dict
+        load(head_state)
     for module in (drafter, head):
         if module is not None:
             module.to(target.device, target.dtype).eval().requires_grad_(False)
     return Arm(kind, drafter, head)
+
+
+def _state(kind: str, head: nn.Module) -> dict[str, torch.Tensor]:
+    return head.published_state() if kind == "xpress" else head.state_dict()
+
+
+def check_tensors(expected: dict, found: dict, folder: Path) -> None:
+    """Nothing missing, nothing unexpected, every shape right; names the first few."""
+    wrong = {
+        "missing": [n for n in expected if n not in found],
+        "unexpected": [n for n in found if n not in expected],
+        "of another size": [
+            f"{n} {list(found[n].shape)}, not {list(shape)}"
+            for n, shape in expected.items()
+            if n in found and found[n].shape != shape
+        ],
+    }
+    told = [
+        f"{what}: {', '.join(names[:2])}{' ...' if len(names) > 2 else ''}"
+        for what, names in wrong.items()
+        if names
+    ]
+    if told:
+        raise LabError(f"Tensors in {folder} do not fit its config: {'; '.join(told)}.")
 
 
 def read_folder(folder: Path) -> tuple[dict, dict[str, torch.Tensor]]:
@@ -144,6 +168,8 @@ def read_folder(folder: Path) -> tuple[dict, dict[str, torch.Tensor]]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise LabError(f"{folder / 'config.json'} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise LabError(f"{folder / 'config.json'} holds no table of settings.")
     try:
         return config, load_file(folder / "model.safetensors")
     except (SafetensorError, OSError) as error:
@@ -155,14 +181,10 @@ def drafter_config(config: dict, target: Target, folder: Path) -> DFlashConfig:
     """The drafter's sizes, checked against the target's."""
     inner = config.get("dflash_config", {})
 
-    def need(key: str, *places: dict):
-        found = [place[key] for place in places if key in place]
-        if not found:
-            raise LabError(f"{folder}: config.json does not say {key!r}.")
-        if any(value != found[0] for value in found):
-            raise LabError(f"{folder}: config.json gives {key!r} as {found}.")
-        return found[0]
+    def need(key: str, *places: dict, kind=int):
+        return _need(key, *places, kind=kind, folder=folder)
 
+    _refuse_unsupported(config, folder)
     if config.get("sample_from_anchor", "dflash_config" not in config):
         raise LabError(
             f"{folder}: the anchor-first block layout (or none) is declared; "
@@ -187,12 +209,16 @@ def drafter_config(config: dict, target: Target, folder: Path) -> DFlashConfig:
         num_hidden_layers=need("num_hidden_layers", config),
         vocab_size=target.vocab_size,
         num_target_layers=layers,
-        target_layer_ids=check_taps(need("target_layer_ids", config, inner), layers),
+        target_layer_ids=check_taps(
+            need("target_layer_ids", config, inner, kind=list), layers
+        ),
         mask_token_id=mask_id,
-        block_size=need("block_size", config, inner),
-        rms_norm_eps=need("rms_norm_eps", config),
+        block_size=_at_least(
+            2, "block_size", need("block_size", config, inner), folder
+        ),
+        rms_norm_eps=need("rms_norm_eps", config, kind=float),
         rope_theta=float(
-            need("rope_theta", config, config.get("rope_parameters") or {})
+            need("rope_theta", config, config.get("rope_parameters") or {}, kind=float)
         ),
         tap_norm=config.get("tap_norm", False),
     )
@@ -207,17 +233,54 @@ def _kind(config: dict, folder: Path) -> str:
     raise LabError(f"{folder}: unknown architecture {named!r}; known are {known}.")
 
 
-def _head(kind: str, config: dict, drafter: DFlashConfig) -> nn.Module | None:
+def _head(
+    kind: str, config: dict, drafter: DFlashConfig, folder: Path
+) -> nn.Module | None:
+    def need(key: str) -> int:
+        return _at_least(1, key, _need(key, config, folder=folder), folder)
+
     if kind == "dflash":
         return None
     if kind == "markov":
-        return MarkovHead(drafter.vocab_size, config["markov_rank"])
-    rank, width = config["xpress_rank"], config["xpress_mlp_hidden"]
-    if config["xpress_block_size"] != drafter.block_size:
+        return MarkovHead(drafter.vocab_size, need("markov_rank"))
+    rank, width = need("xpress_rank"), need("xpress_mlp_hidden")
+    if need("xpress_block_size") != drafter.block_size:
         raise LabError(
-            f"xpress_block_size is {config['xpress_block_size']}, "
+            f"{folder}: xpress_block_size is {config['xpress_block_size']}, "
             f"the drafter's block_size is {drafter.block_size}."
         )
     return XPressHead(
         drafter.hidden_size, drafter.vocab_size, drafter.block_size, rank, width // rank
     )
+
+
+def _need(key: str, *places: dict, kind=int, folder: Path):
+    """A value that config.json must hold, the same in every place that has it."""
+    found = [place[key] for place in places if key in place]
+    if not found:
+        raise LabError(f"{folder}: config.json does not say {key!r}.")
+    if any(value != found[0] for value in found):
+        raise LabError(f"{folder}: config.json gives {key!r} as {found}.")
+    kinds = (int, float) if kind is float else kind
+    if isinstance(found[0], bool) or not isinstance(found[0], kinds):
+        raise LabError(f"{folder}: {key} is {found[0]!r}, not of kind {kind.__name__}.")
+    return found[0]
+
+
+def _at_least(least: int, key: str, value: int, folder: Path) -> int:
+    if value < least:
+        raise LabError(f"{folder}: {key} is {value}, but must be {least} or more.")
+    return value
+
+
+def _refuse_unsupported(config: dict, folder: Path) -> None:
+    """What published configs may ask for and this drafter does not compute."""
+    kinds = set(config.get("layer_types") or ()) - {"full_attention"}
+    if kinds:
+        raise LabError(
+            f"{folder}: layers of kind {', '.join(kinds)} are not supported."
+        )
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key) or {}
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            raise LabError(f"{folder}: {key} {rope} is not supported, only 'default'.")

@@ -170,6 +170,9 @@ def refuse_unless_croppable(config) -> None:
     to restore, so speculation on them would silently change the text.
     """
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    unnamed = getattr(config, "layer_types", None) is None
+    if unnamed and getattr(config, "sliding_window", None):
+        kinds.add("sliding_attention")  # Mistral and its like: every layer
     if kinds != {"full_attention"} or not hasattr(config, "num_attention_heads"):
         odd = ", ".join(sorted(kinds - {"full_attention"})) or "no attention heads"
         raise LabError(

@@ -1,0 +1,105 @@
+"""The command line: every command helps, works, and fails in one clear line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from xpress_lab.cli import app
+
+COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
+QUESTION = "Anna lives in Oslo and works as a baker. Where does Anna live?"
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *words: CliRunner().invoke(app, list(words))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(run, command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: xpress-lab {command}" in result.output
+
+
+def test_methods_agree_on_the_text(run):
+    texts = set()
+    for method in ("ar", "dflash", "markov", "xpress"):
+        result = run("generate", QUESTION, "--method", method, "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        texts.add(found["text"])
+        assert (found["tau"] > 1) == (method != "ar")
+    assert len(texts) == 1
+
+
+def test_streamed_text_is_the_text(run):
+    asked = ("generate", QUESTION, "--temperature", "1", "--seed", "3")
+    text = json.loads(run(*asked, "--json").stdout)["text"]
+    assert run(*asked).stdout.strip() == text.strip()
+    other = json.loads(run(*asked[:-1], "4", "--json").stdout)["text"]
+    assert other != text
+
+
+def test_unknown_words_are_named(run):
+    result = run("generate", "Where does Zaphod live?")
+    assert result.exit_code == 0
+    assert "Zaphod" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("generate", QUESTION, "--method", "nonsense"), "Unknown method"),
+        (("generate", QUESTION, "--tier", "huge"), "Unknown tier"),
+        (("generate", QUESTION, "--passes", "some"), "--passes takes"),
+        (("generate", " "), "prompt is empty"),
+        (("generate", QUESTION, "--max-new-tokens", "0"), "max_new_tokens must be"),
+        (("generate", QUESTION, "--max-new-tokens", "900"), "do not fit"),
+        (("generate", QUESTION, "--device", "tpu"), "Unknown device"),
+        (("generate", QUESTION, "--dtype", "int3"), "Unknown dtype"),
+        (("bench", "--benchmarks", "trivia"), "Unknown benchmark"),
+        (("bench", "--batch-size", "4"), "batch_size 4"),
+        (("tables", "nowhere.csv"), "No results at"),
+        (("train", "--only", "everything"), "Unknown stage"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, words, says):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert says in result.stderr and "Traceback" not in result.output
+    assert len([x for x in result.stderr.splitlines() if "xpress-lab:" in x]) == 1
+
+
+def test_bench_then_tables(run, tmp_path):
+    out = str(tmp_path / "mine.csv")
+    asked = ["bench", "--limit", "1", "--max-new-tokens", "24", "--out", out]
+    asked += ["--methods", "ar,xpress", "--passes", "1,fixed", "--json"]
+    lines = json.loads(run(*asked).stdout.splitlines()[-1])
+    assert {line["arm"] for line in lines} == {"ar", "xpress K=1", "xpress fixed point"}
+    assert json.loads(run("tables", out, "--json").stdout) == lines
+    shown = run("tables", out).stdout
+    assert "published: Qwen3-8B" in shown and "GSM8K" in shown
+
+
+def test_doctor_lists_what_matters(run):
+    result = run("doctor", "--json")
+    found = json.loads(result.stdout)
+    assert found["missing"] == [] and result.exit_code == 0
+    assert "torch" in found["versions"] and "threads" in found["machine"]
+
+
+def test_export_writes_the_serving_layout(run, tmp_path):
+    from safetensors.torch import load_file
+
+    result = run("export", "--method", "xpress", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["Qwen3XPressModel"]
+    tensors = load_file(tmp_path / "model.safetensors")
+    rank, block = config["xpress_rank"], config["xpress_block_size"]
+    assert tensors["xpress_head.mix.L"].shape == (rank, block, block)
+    assert tensors["fc.weight"].shape[0] == config["hidden_size"]

@@ -1,0 +1,411 @@
+"""Training blocks see what drafting sees, and runs can be interrupted.
+
+* A block's loss does not move with target states at or after its anchor, nor with
+  other blocks; the loss of many blocks is the weighted mean of the single ones
+  (pitfall 24).
+* Labels, layout and positions are those of the loop: an arm that has learnt one text
+  by heart drafts it with tau near B, and no longer with positions one off
+  (pitfalls 12, 23).
+* A resumed run equals an uninterrupted one, bit by bit.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import toys
+from torch import nn
+from torch.testing import assert_close
+
+from xpress_lab.checkpoints import Arm
+from xpress_lab.decoding import decode
+from xpress_lab.errors import LabError
+from xpress_lab.methods import BlockMethod
+from xpress_lab.presets import ArmRecipe
+from xpress_lab.training.blocks import make_blocks, sample_anchors
+from xpress_lab.training.losses import (
+    arm_loss,
+    block_distance,
+    draft_hidden,
+    expected_length,
+    slot_weights,
+)
+from xpress_lab.training.texts import TextSet
+from xpress_lab.training.trainer import Schedule, fit
+
+BLOCK, TAPS = 5, (0, 2)
+KINDS = ["dflash", "markov", "xpress"]
+RECIPE = ArmRecipe(block_size=BLOCK)
+
+
+def new_arm(kind: str, target, block_size: int = BLOCK) -> Arm:
+    head = None
+    if kind != "dflash":
+        head = toys.strong_head(kind, block_size, dtype=target.dtype)
+    arm = Arm(kind, toys.tiny_drafter(target, block_size, TAPS), head)
+    for module in (arm.drafter, arm.head):
+        if module is not None:
+            module.requires_grad_(True)
+    return arm
+
+
+@pytest.fixture(scope="module")
+def texts(greedy_text) -> TextSet:
+    """Two texts: prompt 5 with 20 tokens, prompt 3 with 11, padded to one length."""
+    pairs = [(toys.PROMPT, greedy_text[:20]), (greedy_text[30:33], greedy_text[33:44])]
+    return TextSet.of(pairs, pad_id=0)
+
+
+def blocks_at(target, texts, anchors, kept=None):
+    anchors = torch.tensor(anchors)
+    kept = torch.ones_like(anchors, dtype=torch.bool) if kept is None else kept
+    return make_blocks(target, texts, anchors, kept, BLOCK, toys.MASK_ID, TAPS)
+
+
+def loss_of_arm(arm, target, batch, recipe=RECIPE, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return arm_loss(arm, target, batch, recipe, generator)
+
+
+# --- what a block may see -----------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_target_states_from_the_anchor_on_do_not_reach_a_block(target, texts, kind):
+    """Each token before the anchor does, each from the anchor on does not."""
+    arm, one = new_arm(kind, target), texts.select(torch.tensor([0]))
+    anchor = 12
+    batch = blocks_at(target, one, [[anchor]])
+    loss = loss_of_arm(arm, target, batch)[0]
+    taps = batch.taps.clone()
+    for place in range(taps.shape[1]):
+        batch.taps = taps.clone()
+        batch.taps[:, place] += 1
+        moved = loss_of_arm(arm, target, batch)[0] != loss
+        assert bool(moved) == (place < anchor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_blocks_do_not_reach_a_block(target, texts, kind):
+    """Neither their anchors' places, nor their ids, nor their order."""
+    arm = new_arm(kind, target)
+    alone = draft_hidden(arm, target, blocks_at(target, texts, [[9], [5]]))
+    for others in ([[9, 14], [5, 7]], [[9, 10], [5, 4]], [[9, 20], [5, 5]]):
+        batch = blocks_at(target, texts, others)
+        assert_close(draft_hidden(arm, target, batch)[[0, 2]], alone)
+        batch.block_ids[:, BLOCK:] = 17
+        assert_close(draft_hidden(arm, target, batch)[[0, 2]], alone)
+    swapped = draft_hidden(arm, target, blocks_at(target, texts, [[14, 9], [7, 5]]))
+    assert_close(swapped[[1, 3]], alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_of_many_blocks_is_the_weighted_mean_of_single_ones(target, texts, kind):
+    arm, one = new_arm(kind, target), texts.select(torch.tensor([0]))
+    anchors = [6, 11, 17, 22]  # the last one's block runs out of the text
+    whole = loss_of_arm(arm, target, blocks_at(target, one, [anchors]))[0]
+    total = weight = 0.0
+    for anchor in anchors:
+        batch = blocks_at(target, one, [[anchor]])
+        share = (slot_weights(BLOCK - 1, RECIPE.gamma) * batch.valid).sum()
+        total += share * loss_of_arm(arm, target, batch)[0]
+        weight += share
+    assert_close(whole, total / weight)
+
+
+def test_dropped_anchors_and_padding_weigh_nothing(target, texts):
+    arm = new_arm("xpress", target)
+    alone = blocks_at(target, texts, [[9], [5]])
+    padded = blocks_at(
+        target, texts, [[9, 2], [5, 13]], torch.tensor([[True, False], [True, False]])
+    )
+    assert_close(*(loss_of_arm(arm, target, b)[0] for b in (alone, padded)))
+    end = blocks_at(target, texts, [[9], [12]])  # text 1 ends after place 13
+    assert end.valid[1].tolist() == [True, False, False, False]
+    before = loss_of_arm(arm, target, end)[0]
+    end.labels[1, 1:], end.target_probs[1, 1:] = 3, 0.5
+    assert loss_of_arm(arm, target, end)[0] == before
+
+
+def test_blocks_hold_what_the_loop_will_have(target, texts):
+    """Labels, previous tokens, positions and target rows, spelt out for one block."""
+    one = texts.select(torch.tensor([0]))
+    ids, anchor = one.tokens[0].tolist(), 8
+    batch = blocks_at(target, one, [[anchor]])
+    mask = toys.MASK_ID
+    assert batch.block_ids[0].tolist() == [ids[anchor]] + [mask] * (BLOCK - 1)
+    assert batch.labels[0].tolist() == ids[anchor + 1 : anchor + BLOCK]
+    assert batch.previous[0].tolist() == ids[anchor - 1 : anchor + BLOCK - 1]
+    length = len(ids)
+    expected = [*range(length), *range(anchor, anchor + BLOCK)]
+    assert batch.positions[0].tolist() == expected
+    rows = toys.full_logits(target, ids)[anchor : anchor + BLOCK - 1].softmax(-1)
+    assert_close(batch.target_probs[0], rows, rtol=1e-4, atol=1e-4)
+    first = blocks_at(target, one, [[0]])  # nothing before: the anchor itself
+    assert first.previous[0, :2].tolist() == [ids[0], ids[0]]
+
+
+def test_training_hidden_states_are_the_loop_s(target, texts, greedy_text):
+    arm = new_arm("dflash", target)
+    one = texts.select(torch.tensor([0]))
+    anchors = [5, 9, 16]
+    hidden = draft_hidden(arm, target, blocks_at(target, one, [anchors]))
+    method = BlockMethod("dflash", target, arm.drafter)
+    text = toys.PROMPT + greedy_text
+    scripted = toys.Scripted(text, [3, 4, 2, 4], BLOCK, method)
+    drafted = {}
+
+    def keep(request, _drafting, states):
+        drafted[request.start] = states[0]
+
+    scripted.after_draft = keep
+    decode(target, scripted, toys.PROMPT, max_new_tokens=16)
+    assert set(anchors) - {16} <= set(drafted)
+    for row, anchor in enumerate(anchors):
+        if anchor in drafted:
+            assert_close(hidden[row], drafted[anchor], rtol=1e-4, atol=1e-4)
+
+
+def test_anchors_lie_in_the_response_and_are_not_drawn_twice(texts):
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        anchors, kept = sample_anchors(texts, 12, generator)
+        for row in range(2):
+            first, last = int(texts.prompt_lengths[row]), int(texts.lengths[row]) - 2
+            chosen = anchors[row][kept[row]].tolist()
+            assert len(set(chosen)) == len(chosen) == min(12, last - first + 1)
+            assert all(first <= anchor <= last for anchor in chosen)
+
+
+# --- the loss -----------------------------------------------------------------
+
+
+def test_slot_weights_decay_from_one():
+    """exp(-(k - 1) / gamma) for slots k = 1..S."""
+    expected = torch.tensor([1.0, 0.8668779, 0.7514773, 0.6514391])
+    assert_close(slot_weights(4, gamma=7.0), expected)
+
+
+def test_block_distance_by_hand(target, texts):
+    batch = blocks_at(target, texts, [[9], [12]])
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(
+        batch.target_probs.shape, generator=generator, dtype=torch.float64
+    )
+    total = weight = 0.0
+    for row in range(2):
+        for slot in range(BLOCK - 1):
+            if not batch.valid[row, slot]:
+                continue
+            p, q = batch.target_probs[row, slot], logits[row, slot].softmax(-1)
+            distance = -0.1 * q[batch.labels[row, slot]].log()
+            distance = distance + 0.9 * (p - q).abs().sum()
+            w = torch.exp(torch.tensor(-slot / RECIPE.gamma))
+            total, weight = total + w * distance, weight + w
+    assert_close(block_distance(logits, batch, RECIPE), total / weight)
+
+
+def test_perfect_drafts_have_the_longest_expected_length(target, texts):
+    batch = blocks_at(target, texts, [[6, 9], [4, 5]])
+    length = expected_length(batch.target_probs.log(), batch)
+    assert length.item() == pytest.approx(BLOCK)
+    assert expected_length(-batch.target_probs.log(), batch) < length
+
+
+def test_consistency_feeds_the_argmax_of_the_pass_before(target, texts):
+    """The term is the distance after one of three passes, each drawn equally often.
+
+    Pass 1 is fed with the drafter's argmax, pass p with that of pass p - 1.  Fed
+    tokens carry no gradient: it equals that of a head given the same tokens.
+    """
+    arm = new_arm("xpress", target)
+    batch = blocks_at(target, texts, [[6, 9], [4, 5]])
+    hidden = draft_hidden(arm, target, batch)
+    base, prepared = target.head(hidden[:, 1:]), arm.head.prepare(hidden)
+    logits, distances = base, []
+    for _ in range(RECIPE.consistency_passes):
+        tokens = logits.argmax(-1)
+        previous = torch.cat([batch.previous[:, :2], tokens[:, :-1]], dim=1)
+        logits = base + arm.head.bias(prepared, previous)
+        distances.append(block_distance(logits, batch, RECIPE))
+
+    drawn = []
+    for seed in range(90):
+        _, parts = loss_of_arm(arm, target, batch, seed=seed)
+        part = parts["consistency"] / RECIPE.consistency_weight
+        near = [abs(part - distance.item()) < 1e-9 for distance in distances]
+        assert sum(near) == 1
+        drawn.append(near.index(True))
+    assert min(drawn.count(p) for p in range(RECIPE.consistency_passes)) > 15
+
+    only = replace(RECIPE, anchor_weight=0.0)
+    forced = replace(only, consistency_weight=0.0)
+    parameters = [*arm.drafter.parameters(), *arm.head.parameters()]
+    whole = loss_of_arm(arm, target, batch, only)[0]
+    whole = whole - loss_of_arm(arm, target, batch, forced)[0]
+    expected = RECIPE.consistency_weight * distances[drawn[0]]
+    for ours, theirs in zip(
+        torch.autograd.grad(whole, parameters),
+        torch.autograd.grad(expected, parameters),
+        strict=True,
+    ):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_the_loss_add_up_and_reach_every_parameter(target, texts, kind):
+    arm = new_arm(kind, target)
+    batch = blocks_at(target, texts, [[6, 9], [4, 5]])
+    loss, parts = loss_of_arm(arm, target, batch)
+    names = {"dflash": set(), "markov": {"forced", "anchor"}}
+    assert set(parts) == names.get(kind, {"forced", "anchor", "consistency"})
+    if parts:
+        assert loss.item() == pytest.approx(sum(parts.values()))
+    loss.backward()
+    for module in (arm.drafter, arm.head):
+        for parameter in () if module is None else module.parameters():
+            assert parameter.grad.abs().max() > 0
+    assert all(p.grad is None for p in target.model.parameters())
+
+
+# --- learning one text by heart -----------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_learnt_by_heart_is_drafted_with_tau_near_b(kind, tmp_path):
+    """Loss near zero with tau near 1 would mean shifted labels or layout."""
+    target = toys.tiny_target(dtype=torch.float32)
+    answer = toys.generate(target, toys.PROMPT, 46)
+    one = TextSet.of([(toys.PROMPT, answer)], pad_id=0)
+    arm = new_arm(kind, target)
+    recipe = ArmRecipe(block_size=BLOCK, ce_weight=1.0, l1_weight=0.0)
+
+    def loss_of(generator):
+        anchors, kept = sample_anchors(one, 40, generator)
+        batch = make_blocks(target, one, anchors, kept, BLOCK, toys.MASK_ID, TAPS)
+        return arm_loss(arm, target, batch, recipe, generator)
+
+    parts = nn.ModuleList([m for m in (arm.drafter, arm.head) if m is not None])
+    log = fit(kind, parts, loss_of, Schedule(300, 3e-3), tmp_path).log
+    assert log.loss.iloc[-1] < 0.05 < 1 < log.loss.iloc[0]
+
+    def tau(shift: int) -> float:
+        arm.drafter.forward = lambda block, context, positions, **how: type(
+            arm.drafter
+        ).forward(
+            arm.drafter,
+            block,
+            context,
+            positions + shift * (torch.arange(positions.shape[1]) >= context.shape[1]),
+            **how,
+        )
+        head = None if arm.head is None else arm.head.fold()
+        method = BlockMethod(kind, target, arm.drafter, head, BLOCK - 1)
+        out = decode(target, method, toys.PROMPT, max_new_tokens=46)
+        assert out.tokens == answer
+        return out.tau
+
+    assert tau(shift=0) > 0.95 * BLOCK
+    assert tau(shift=1) < 0.8 * BLOCK
+
+
+# --- interruptions ------------------------------------------------------------
+
+
+class Crash(Exception):
+    pass
+
+
+def toy_run(folder, steps=12, crash_at=None, seed=0):
+    """A small regression whose data come from the generator alone."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+    def loss_of(generator):
+        x = torch.randn(16, 4, generator=generator, dtype=torch.float64)
+        loss = (module(x) - x.sum(1, keepdim=True).sin()).square().mean()
+        return loss, {"double": 2 * loss.item()}
+
+    def on_step(step, _row):
+        if step == crash_at:
+            raise Crash
+
+    schedule = Schedule(steps, 1e-2, warmup=0.2, weight_decay=0.01, save_every=3)
+    log = fit("toy", module, loss_of, schedule, folder, seed, on_step).log
+    return module, log
+
+
+@pytest.mark.parametrize("crash_at", [0, 2, 3, 7, 11])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, crash_at):
+    whole, log = toy_run(tmp_path / "whole")
+    with pytest.raises(Crash):
+        toy_run(tmp_path / "cut", crash_at=crash_at)
+    resumed, log_again = toy_run(tmp_path / "cut")
+    for ours, theirs in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert log.equals(log_again)
+    assert log.step.tolist() == list(range(12))
+    assert not resumed.training
+
+
+def test_two_interruptions_and_a_finished_run(tmp_path):
+    whole, _ = toy_run(tmp_path / "whole")
+    for crash_at in (4, 8):
+        with pytest.raises(Crash):
+            toy_run(tmp_path / "cut", crash_at=crash_at)
+    toy_run(tmp_path / "cut")
+    again, log = toy_run(tmp_path / "cut")  # nothing left to do
+    for ours, theirs in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert len(log) == 12
+
+
+def test_seed_decides_the_run(tmp_path):
+    losses = [
+        toy_run(tmp_path / str(i), seed=i // 2)[1].loss.iloc[-1] for i in range(3)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a state", "cut", "foreign"])
+def test_a_damaged_state_is_named_and_kept(tmp_path, content):
+    toy_run(tmp_path)
+    path = tmp_path / "state.pt"
+    if content == "cut":
+        path.write_bytes(path.read_bytes()[:700])
+    elif content == "foreign":
+        torch.save({"module": {}}, path)
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    with pytest.raises(LabError, match="(?s)Cannot resume from .*state.pt.*delete it"):
+        toy_run(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_state_of_a_longer_run_is_refused(tmp_path):
+    toy_run(tmp_path)
+    with pytest.raises(LabError, match="holds more than 5 steps"):
+        toy_run(tmp_path, steps=5)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    module = nn.Linear(1, 1)
+    before = module.weight.clone()
+
+    def loss_of(_generator):
+        return module(torch.ones(1, 1)).sum() * float("nan"), {}
+
+    with pytest.raises(LabError, match="loss is nan at step 0"):
+        fit("toy", module, loss_of, Schedule(3, 1e-2), tmp_path)
+    assert torch.equal(module.weight, before)
+    assert not (tmp_path / "state.pt").exists()
+
+
+def test_schedule_warms_up_and_ends_near_zero():
+    schedule = Schedule(100, 1.0, warmup=0.1)
+    factors = [schedule.factor(step) for step in range(100)]
+    assert factors[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert factors[10] == 1 and factors[-1] < 1e-3
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert all(factor > 0 for factor in factors)

@@ -1,0 +1,292 @@
+"""Figures: the grid's truth table, every figure from made-up frames, stable bytes."""
+
+import itertools
+import json
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from xpress_lab.decoding import Round
+from xpress_lab.presets import METHODS
+from xpress_lab.viz import acceptance, style
+from xpress_lab.viz.jacobi_grid import (
+    ACCEPTED,
+    CHANGED,
+    FROZEN,
+    KEPT,
+    REJECTED,
+    SEED,
+    UNREAD,
+    classify,
+    jacobi_grid,
+    right_so_far,
+    show_word,
+)
+
+WORDS = [" Anna", " lives", " in", " Paris", ".", "\n", "    ", " carpenter", " $", ""]
+
+
+@pytest.fixture(autouse=True)
+def fresh_style():
+    style.use_style()
+    yield
+    plt.close("all")
+
+
+def a_round(accepted: int = 2, passes: int = 3) -> Round:
+    trace = [[9, 8, 2, 7], [0, 8, 2, 3], [0, 1, 2, 4], [0, 1, 2, 3]][: passes + 1]
+    return Round(accepted, accepted + 1, passes, [6, *trace[-1]], 5, trace)
+
+
+# classify ------------------------------------------------------------------------
+
+
+def test_classify_truth_table():
+    states, verdict = classify([[1, 2, 3, 4], [1, 9, 3, 5], [1, 9, 3, 5]], accepted=1)
+    assert states == [
+        [SEED, SEED, SEED, SEED],
+        [FROZEN, CHANGED, KEPT, CHANGED],
+        [FROZEN, FROZEN, FROZEN, FROZEN],
+    ]
+    assert verdict == [ACCEPTED, REJECTED, UNREAD, UNREAD]
+
+
+@pytest.mark.parametrize("accepted", range(4))
+def test_verdict_has_one_rejection_unless_all_are_kept(accepted):
+    _, verdict = classify([[1, 2, 3]], accepted)
+    assert len(verdict) == 3
+    assert verdict.count(ACCEPTED) == accepted
+    assert verdict.count(REJECTED) == (accepted < 3)
+    assert verdict == sorted(verdict)  # accepted < rejected < unread
+
+
+def test_frozen_cells_of_a_causal_map_never_change_again():
+    """For every function of the token to the left, frozen really means final."""
+    seeds = list(itertools.product(range(2), repeat=3))
+    for table in itertools.product(range(2), repeat=6):  # slot k, previous token
+        for seed in seeds:
+            trace = [list(seed)]
+            for _ in range(4):
+                previous = [0, *trace[-1][:-1]]
+                trace.append([table[2 * k + t] for k, t in enumerate(previous)])
+            states, _ = classify(trace, accepted=0)
+            for p, k in itertools.product(range(1, 5), range(3)):
+                if states[p][k] == FROZEN:
+                    assert {row[k] for row in trace[p:]} == {trace[p][k]}
+                assert trace[p][: min(p, 3)] == trace[-1][: min(p, 3)]  # the theorem
+                assert states[p].count(FROZEN) >= min(p - 1, 3)
+
+
+def test_classify_takes_a_bare_seed():
+    states, verdict = classify([[4, 4]], accepted=2)
+    assert states == [[SEED, SEED]]
+    assert verdict == [ACCEPTED, ACCEPTED]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "emitted", "count"),
+    [([1, 2, 3], [1, 2, 9], 2), ([1, 2], [1, 2, 3], 2), ([5], [1], 0), ([], [1], 0)],
+)
+def test_right_so_far(drafts, emitted, count):
+    assert right_so_far(drafts, emitted) == count
+
+
+def test_show_word_makes_white_space_visible():
+    shown = [show_word(word) for word in WORDS]
+    assert all(text.strip() for text in shown)
+    assert show_word(" Anna") == "Anna"
+    assert show_word("<|end|>") == "<end>"
+
+
+# the grid ------------------------------------------------------------------------
+
+
+def texts(fig) -> list[str]:
+    return [text.get_text() for ax in fig.axes for text in ax.texts]
+
+
+def test_grid_writes_every_token_and_the_targets_word():
+    found = texts(jacobi_grid(a_round(), WORDS))
+    assert {"Anna", "lives", "in", "Paris", r"\$", "✓"} <= set(found)
+    assert found.count("✓") == 2
+    assert "✗\n⏎" in found
+    assert {"pass 0: dFlash", "pass 3", "target"} <= set(found)
+
+
+def test_grid_shows_the_bonus_when_all_are_kept():
+    found = texts(jacobi_grid(a_round(accepted=4), WORDS.__getitem__))
+    assert "✓ bonus\n⏎" in found
+    assert not [text for text in found if text.startswith("✗")]
+
+
+def test_grid_upto_hides_later_passes_and_the_verdict():
+    found = texts(jacobi_grid(a_round(), WORDS, upto=1))
+    assert "pass 1" in found
+    assert not {"pass 2", "target", "✓"} & set(found)
+
+
+def test_grid_draws_on_given_axes_and_without_a_trace():
+    fig, ax = plt.subplots()
+    assert jacobi_grid(Round(1, 2, 0, [6, 0, 1], 5), WORDS, ax=ax) is fig
+    assert "drafts" in texts(fig)
+
+
+# figures from frames -------------------------------------------------------------
+
+ARMS = ("ar", "dflash", "markov", "xpress K=6")
+
+
+def made_up_lines(arms=ARMS, temperatures=(0.0, 1.0)) -> pd.DataFrame:
+    rows = itertools.product(temperatures, ("all", "chat", "code"), enumerate(arms, 1))
+    return pd.DataFrame(
+        [
+            {
+                "temperature": temperature,
+                "benchmark": benchmark,
+                "arm": arm,
+                "tau": 1.0 * tau,
+                "tau_low": tau - 0.2,
+                "tau_high": tau + 0.3,
+                "speedup": tau / 2,
+                "speedup_low": tau / 2 - 0.1,
+                "speedup_high": tau / 2 + 0.1,
+            }
+            for temperature, benchmark, (tau, arm) in rows
+        ]
+    )
+
+
+def made_up_rows(slots: int = 3) -> pd.DataFrame:
+    reached = [18, 12, 6][:slots]
+    return pd.DataFrame(
+        [
+            {
+                "method": method,
+                "passes": passes,
+                "temperature": temperature,
+                "block_size": 1 if method == "ar" else slots + 1,
+                "verify_steps": 20,
+                "accepted_per_slot": json.dumps([] if method == "ar" else reached),
+            }
+            for temperature in (0.0, 1.0)
+            for method, passes in (("ar", ""), ("dflash", ""), ("xpress", "6"))
+        ]
+    )
+
+
+def made_up_costs() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "temperature": temperature,
+                "arm": arm,
+                "draft_ms": 0.4,
+                "refine_ms": 0.1,
+                "verify_ms": 1.0,
+                "accept_ms": 0.05,
+                "round_ms": 1.55,
+                "ar_step_ms": 0.5,
+                "tau": 5.0,
+            }
+            for temperature in (0.0, 1.0)
+            for arm in ARMS
+        ]
+    )
+
+
+def all_figures() -> dict:
+    passes = made_up_lines([f"xpress K={k}" for k in range(6)] + ["xpress fixed point"])
+    blocks = pd.DataFrame({"final_pass": [0, 1, 1, 2, 4]})
+    rows = made_up_rows()
+    return {
+        "grid": jacobi_grid(a_round(), WORDS),
+        "tau": acceptance.tau_bars(made_up_lines()),
+        "speed": acceptance.speed_bars(made_up_lines()),
+        "passes": acceptance.tau_by_passes(passes, made_up_lines()),
+        "passes alone": acceptance.tau_by_passes(passes[passes.temperature == 0]),
+        "slots": acceptance.slot_curves(rows),
+        "slots conditional": acceptance.slot_curves(rows, conditional=True),
+        "convergence": acceptance.convergence_curve(blocks, slots=15),
+        "convergence alone": acceptance.convergence_curve(blocks),
+        "stages": acceptance.stage_bars(made_up_costs()),
+    }
+
+
+def test_every_figure_draws_and_writes_a_png(tmp_path):
+    for name, fig in all_figures().items():
+        path = style.save_figure(fig, tmp_path / "new folder" / f"{name}.png")
+        assert path.read_bytes().startswith(b"\x89PNG"), name
+    assert not plt.get_fignums()  # saved figures are closed
+
+
+def test_png_bytes_depend_on_the_picture_alone(tmp_path):
+    first, second = (
+        style.save_figure(jacobi_grid(a_round(), WORDS), tmp_path / name).read_bytes()
+        for name in ("a.png", "b.png")
+    )
+    assert first == second
+    assert b"Software" not in first and b"Date" not in first
+
+
+def test_bars_leave_plain_decoding_out_and_say_all_values():
+    fig = acceptance.tau_bars(made_up_lines())
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == [
+        "dFlash",
+        "Markov",
+        "xPress K=6",
+    ]
+    assert texts(fig).count("4.0") == 6  # two panels of three benchmarks
+
+
+def test_tau_by_passes_draws_numbered_passes_and_named_levels():
+    lines = made_up_lines([f"xpress K={k}" for k in (0, 1, 4)] + ["xpress fixed point"])
+    fig = acceptance.tau_by_passes(lines, made_up_lines())
+    assert list(fig.axes[0].lines[0].get_xdata()) == [0, 1, 4]
+    assert {"xPress", "dFlash", "Markov"} <= set(texts(fig))
+
+
+def test_conditional_acceptance_divides_by_the_slot_before():
+    fig = acceptance.slot_curves(made_up_rows(), conditional=True)
+    drawn = fig.axes[0].lines[0].get_ydata()
+    np.testing.assert_allclose(drawn[:2], [0.9, 12 / 18])
+    assert np.isnan(drawn[2])  # twelve blocks are too few for a share
+
+
+def test_convergence_counts_blocks_final_by_each_pass():
+    blocks = pd.DataFrame({"final_pass": [0, 1, 1, 2]})
+    fig = acceptance.convergence_curve(blocks, slots=3)
+    np.testing.assert_allclose(fig.axes[0].lines[0].get_ydata(), [0.25, 0.75, 1, 1])
+
+
+def test_end_labels_keep_their_distance():
+    fig, ax = plt.subplots()
+    ax.set_ylim(0, 1)
+    acceptance.name_ends(ax, [(0.5, "a", "k"), (0.51, "b", "k"), (0.99, "c", "k")])
+    heights = sorted(text.get_position()[1] for text in ax.texts)
+    assert min(np.diff(heights)) > 0.07
+    assert max(heights) <= 1
+
+
+# style ---------------------------------------------------------------------------
+
+
+def test_style_covers_every_method_and_tells_them_apart():
+    assert set(METHODS) <= set(style.LOOKS)
+    for part in ("label", "colour", "marker", "line"):
+        values = [getattr(look, part) for look in style.LOOKS.values()]
+        assert len(set(values)) == len(values), part
+
+
+def test_arms_share_their_methods_look():
+    assert style.look_of("xpress K=4") is style.LOOKS["xpress"]
+    assert style.label_of("xpress fixed point") == "xPress fixed point"
+    assert style.label_of("dflash") == "dFlash"
+    assert style.passes_of("xpress K=12") == 12
+    assert style.passes_of("markov") is None
+    assert style.look_of("another method").label == "another"

@@ -1,0 +1,310 @@
+"""Toys shared by the tests: small enough to know everything about.
+
+* A random Qwen3 target in float64 with random drafters and heads.  Nothing is
+  trained, so drafts are mostly wrong; :class:`Scripted` forces right ones.
+* An enumerable target: a table of next-token probabilities given the last two
+  tokens.  The law of its first n tokens is a short list of numbers.
+"""
+
+import itertools
+from types import SimpleNamespace
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from xpress_lab.cache import KVCache
+from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
+from xpress_lab.methods import BlockMethod, Proposal
+from xpress_lab.refiners.markov import MarkovHead
+from xpress_lab.refiners.xpress import XPressHead
+from xpress_lab.target import Target, TargetOutput
+
+VOCAB, HIDDEN, LAYERS = 40, 32, 4
+MASK_ID = VOCAB - 1
+PROMPT = [3, 14, 15, 9, 26]
+
+
+def fill(module: torch.nn.Module, seed: int, gain: float = 1.0) -> None:
+    """Random weights that keep activations near one, so that nothing is degenerate.
+
+    Norm scales are drawn around one: a scale that is not used must show.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            if parameter.dim() == 1:
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(gain * noise / parameter.shape[-1] ** 0.5)
+
+
+def tiny_target(
+    tied: bool = True, dtype: torch.dtype = torch.float64, seed: int | None = None
+) -> Target:
+    """A random 4-layer Qwen3; the default seeds give a varied greedy text."""
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = Qwen3ForCausalLM(config).double()
+    fill(model, (3 if tied else 5) if seed is None else seed, gain=2.0)
+    tables = {model.get_input_embeddings().weight, model.get_output_embeddings().weight}
+    with torch.no_grad():
+        for table in tables:
+            table *= 1.25  # a mean top probability near one half
+    return Target(model.to(dtype))
+
+
+def tiny_drafter(
+    target: Target,
+    block_size: int,
+    taps: tuple[int, ...] = (0, 2),
+    layers: int = 2,
+    tap_norm: bool = False,
+    seed: int = 2,
+) -> DFlashDrafter:
+    """A random drafter for ``target``, in the target's dtype."""
+    drafter = DFlashDrafter(
+        DFlashConfig(
+            hidden_size=HIDDEN,
+            intermediate_size=40,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            vocab_size=VOCAB,
+            num_target_layers=LAYERS,
+            target_layer_ids=taps,
+            mask_token_id=MASK_ID,
+            block_size=block_size,
+            rope_theta=10_000.0,
+            tap_norm=tap_norm,
+        )
+    ).to(target.dtype)
+    fill(drafter, seed)
+    return drafter.eval().requires_grad_(False)
+
+
+def strong_head(
+    kind: str,
+    block_size: int,
+    vocab: int = VOCAB,
+    hidden: int = HIDDEN,
+    rank: int = 6,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 3,
+    size: float = 3.0,
+):
+    """A random head, mixer included, whose bias has standard deviation ``size``."""
+    xpress = kind == "xpress"
+    head = XPressHead(hidden, vocab, block_size, rank) if xpress else None
+    head = (head or MarkovHead(vocab, rank)).double()
+    fill(head, seed)
+    table = head.fuse.w1 if xpress else head.markov_w1
+    read_out = head.read.w2 if xpress else head.markov_w2
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn(
+        (64, block_size, hidden), generator=generator, dtype=torch.float64
+    )
+    previous = torch.randint(vocab, (64, block_size), generator=generator)
+    with torch.no_grad():
+        table.weight *= 2.0 * rank**0.5
+        if xpress:
+            head.fuse.in_proj.weight *= 2.0
+            head.mix.L *= 0.7 * block_size**0.5
+        read_out.weight *= size / head(states, previous).std()
+    return head.to(dtype).eval().requires_grad_(False)
+
+
+def make_method(
+    name: str, target: Target, block_size: int, passes: int | None = 3, **drafter
+) -> BlockMethod:
+    """``dflash``, ``markov`` or ``xpress`` on a random drafter, ready to decode."""
+    net = tiny_drafter(target, block_size, **drafter)
+    head = None
+    if name != "dflash":
+        head = strong_head(name, block_size, dtype=target.dtype).fold()
+    return BlockMethod(name, target, net, head, passes)
+
+
+def generate(target: Target, prompt: list[int], count: int) -> list[int]:
+    """transformers' own greedy text, with its own cache: the reference."""
+    ids = torch.tensor([prompt])
+    out = target.model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=count,
+        pad_token_id=0,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def full_logits(target: Target, tokens: list[int]) -> torch.Tensor:
+    """``[T, V]`` logits of a fresh pass over ``tokens``, without our cache."""
+    with torch.no_grad():
+        return target.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+class Scripted:
+    """Drafts that make the target accept exactly the scheduled counts.
+
+    Knows the target's greedy text: the first ``a`` drafts of a round are right, the
+    next is wrong, the rest are arbitrary.  With ``inner`` a real drafter runs along,
+    so that its cache can be looked at; its drafts are not used.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self, text: list[int], schedule, block_size: int, inner=None, wrong=None
+    ):
+        self.text, self.block_size, self.inner = text, block_size, inner
+        self.tap_ids = () if inner is None else inner.tap_ids
+        self.schedule, self.wrong = list(schedule), wrong
+        self.after_draft = lambda request, drafting, hidden: None
+
+    def describe(self) -> str:
+        return "scripted"
+
+    def begin(self, capacity: int) -> "Scripted":
+        self.counts = itertools.cycle(self.schedule)
+        self.drafting = None if self.inner is None else self.inner.begin(capacity)
+        return self
+
+    def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
+        if self.drafting is not None:
+            hidden = self.drafting.hidden_states(request)
+            self.after_draft(request, self.drafting, hidden)
+        keep = next(self.counts)
+        drafts = []
+        for slot in range(self.block_size - 1):
+            place = request.start + 1 + slot
+            truth = self.text[place] if place < len(self.text) else 0
+            wrong = truth != self.wrong and self.wrong
+            wrong = (truth + 7) % VOCAB if wrong in (False, None) else wrong
+            drafts.append(truth if slot < keep else wrong)
+        return Proposal(torch.tensor([drafts], dtype=torch.long))
+
+
+class EnumerableTarget:
+    """A target that is a table, shaped like :class:`xpress_lab.target.Target`.
+
+    ``logits[a, b]`` are the next-token logits after the tokens a, b.  Embedding, head
+    and taps are random tables, so that a real drafter can run on them; what it drafts
+    has nothing to do with the table, as for any bad drafter.
+    """
+
+    def __init__(self, vocab: int = 3, hidden: int = 8, seed: int = 0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def table(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        self.logits = 1.2 * table(vocab, vocab, vocab)
+        self.embedding, self.tapped = table(vocab + 1, hidden), table(vocab, hidden)
+        self.read_out = 0.5 * table(vocab, hidden)
+        self.vocab_size, self.hidden = vocab, hidden
+        self.device, self.dtype = torch.device("cpu"), torch.float64
+        self.stop_ids, self.tokenizer = (), None
+        self.config = SimpleNamespace(max_position_embeddings=64)
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """One "layer" that stores the tokens themselves."""
+        return KVCache(1, rows, 1, capacity, 1, dtype=self.dtype)
+
+    def forward(self, tokens, cache, tap_ids=(), *, last_only=False) -> TargetOutput:
+        written = tokens[:, None, :, None].to(self.dtype)
+        seen = cache.update(written, written, 0)[0][:, 0, :, 0].long()
+        cache.advance(tokens.shape[1])
+        before = torch.cat([seen[:, :1], seen[:, :-1]], dim=1)  # one token: itself
+        before = before[:, -tokens.shape[1] :]
+        logits = self.logits[before, tokens]
+        taps = self.tapped[tokens] if tap_ids else None
+        return TargetOutput(logits[:, -1:] if last_only else logits, taps)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embedding[tokens]
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.read_out.T
+
+    def method(self, name: str, block_size: int, passes: int | None) -> BlockMethod:
+        """A real drafter and head on this target; the mask id has its own row."""
+        drafter = DFlashDrafter(
+            DFlashConfig(
+                hidden_size=self.hidden,
+                intermediate_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=4,
+                vocab_size=self.vocab_size,
+                num_target_layers=3,
+                target_layer_ids=(0,),
+                mask_token_id=self.vocab_size,
+                block_size=block_size,
+            )
+        ).double()
+        fill(drafter, seed=4)
+        head = None
+        if name != "dflash":
+            head = strong_head(
+                name, block_size, self.vocab_size, self.hidden, rank=3, size=1.0
+            ).fold()
+        return BlockMethod(name, self, drafter.eval(), head, passes)
+
+
+def exact_law(table: torch.Tensor, first: int, second: int, length: int):
+    """``[V ** length]`` probabilities of the next ``length`` tokens after two.
+
+    Args:
+        table: ``[V, V, V]`` next-token probabilities by the last two tokens.
+    """
+    vocab = table.shape[-1]
+    law = []
+    for word in itertools.product(range(vocab), repeat=length):
+        path, chance = (first, second, *word), 1.0
+        for place in range(length):
+            chance *= float(table[path[place], path[place + 1], path[place + 2]])
+        law.append(chance)
+    return torch.tensor(law, dtype=torch.float64)
+
+
+def word_index(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
+    """``[N, n]`` tokens to ``[N]`` places in :func:`exact_law`'s list."""
+    index = torch.zeros(len(tokens), dtype=torch.long)
+    for column in tokens.T:
+        index = index * vocab + column
+    return index
+
+
+def chi_square(tokens: torch.Tensor, law: torch.Tensor, vocab: int) -> float:
+    """p-value of the observed words against their exact law; rare words are pooled.
+
+    A word of probability zero that was seen gives p = 0.
+    """
+    from scipy.stats import chisquare
+
+    seen = torch.bincount(word_index(tokens, vocab), minlength=len(law)).double()
+    if seen[law == 0].sum() > 0:
+        return 0.0
+    expected = law * len(tokens)
+    rare = expected < 8
+    if rare.any():
+        seen = torch.cat([seen[~rare], seen[rare].sum()[None]])
+        expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    positive = expected > 0
+    result = chisquare(seen[positive].numpy(), expected[positive].numpy())
+    return float(result.pvalue)
