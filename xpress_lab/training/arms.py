@@ -1,10 +1,12 @@
 """The three arms of the comparison: dflash alone, markov, xpress.
 
-Same data, same target, same recipe; each arm has its own drafter, trained together
-with its head. dflash has no head and so takes quicker steps; it is given more of
-them, to spend the same seconds.
+As in the paper, a dFlash drafter is trained first, the *base*, and every arm goes on
+from it with its own copy: dflash alone, the others together with a head. Same data,
+same target, same recipe. dflash has no head and so takes quicker steps; it is given
+more of them, to spend the same seconds.
 """
 
+import copy
 from pathlib import Path
 
 import torch
@@ -22,8 +24,8 @@ from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit, Schedule, fit
 
 
-def new_arm(kind: str, target: Target, recipe: ArmRecipe, seed: int) -> Arm:
-    """An untrained drafter and head; the drafter starts alike in every arm."""
+def new_base(target: Target, recipe: ArmRecipe, seed: int) -> Arm:
+    """A drafter of the recipe's size, started from the target's last layers."""
     config = target.config
     torch.manual_seed(seed)
     drafter = DFlashDrafter(
@@ -42,9 +44,15 @@ def new_arm(kind: str, target: Target, recipe: ArmRecipe, seed: int) -> Arm:
             tap_norm=recipe.tap_norm,
         )
     )
-    for name, parameter in drafter.named_parameters():
-        if "norm" not in name:
-            nn.init.normal_(parameter, std=0.02)
+    start_from_target(drafter, target)
+    return Arm("dflash", drafter)
+
+
+def new_arm(kind: str, base: DFlashDrafter, recipe: ArmRecipe, seed: int) -> Arm:
+    """A copy of the base drafter, with an untrained head unless ``kind`` is dflash."""
+    config = base.config
+    torch.manual_seed(seed)
+    drafter = copy.deepcopy(base).train().requires_grad_(True)
     head = None
     if kind == "markov":
         head = MarkovHead(config.vocab_size, recipe.rank)
@@ -59,11 +67,30 @@ def new_arm(kind: str, target: Target, recipe: ArmRecipe, seed: int) -> Arm:
     return Arm(kind, drafter, head)
 
 
+@torch.no_grad()
+def start_from_target(drafter: DFlashDrafter, target: Target) -> None:
+    """Begin as the target's own last layers, reading the last tap alone.
+
+    ``fc`` passes the last tap through and the norms are the target's, so that the
+    first drafter layer sees what the layer after that tap sees. The output is
+    already in the space that the borrowed head reads.
+    """
+    decoder, size = target.model.get_decoder(), drafter.config.hidden_size
+    late = decoder.layers[-len(drafter.layers) :]
+    for layer, source in zip(drafter.layers, late, strict=True):
+        layer.load_state_dict(source.state_dict())
+    drafter.norm.load_state_dict(decoder.norm.state_dict())
+    drafter.hidden_norm.load_state_dict(late[0].input_layernorm.state_dict())
+    drafter.fc.weight.zero_()
+    drafter.fc.weight[:, -size:] = torch.eye(size)
+
+
 def train_arm(
     arm: Arm,
     target: Target,
     texts: TextSet,
     recipe: ArmRecipe,
+    steps: int,
     folder: Path,
     seed: int = 0,
     on_step=None,
@@ -86,6 +113,5 @@ def train_arm(
         return arm_loss(arm, target, blocks, recipe, generator)
 
     parts = nn.ModuleList([arm.drafter, *([arm.head] if arm.head else [])])
-    steps = recipe.dflash_steps if arm.head is None else recipe.steps
     schedule = Schedule(steps, recipe.learning_rate, recipe.warmup)
     return fit(arm.kind, parts, loss_of, schedule, folder, seed, on_step)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from xpress_lab.benchmarks.prompts import read_prompts
-from xpress_lab.checkpoints import save_arm, write_whole
+from xpress_lab.checkpoints import load_arm, save_arm, write_whole
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
 from xpress_lab.pocket.corpus import training_mix
@@ -20,7 +20,7 @@ from xpress_lab.pocket.tokenizer import build_tokenizer
 from xpress_lab.presets import FAMILIES, Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
-from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.arms import new_arm, new_base, train_arm
 from xpress_lab.training.cards import write_cards
 from xpress_lab.training.held_out import (
     response_fingerprints,
@@ -34,7 +34,7 @@ from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit
 
 ARMS = ("dflash", "markov", "xpress")
-STAGES = ("target", "responses", "prompts", *ARMS, "cards")
+STAGES = ("target", "responses", "prompts", "base", *ARMS, "cards")
 HELD_OUT = 72  # evaluation prompts a family
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
@@ -72,7 +72,7 @@ class Workshop:
         }.get(stage, self.out / stage / "model.safetensors")
         if done.exists():
             return False
-        if stage in ARMS:
+        if stage in ("base", *ARMS):
             self._train_arm(stage)
         else:
             {
@@ -131,17 +131,25 @@ class Workshop:
 
     def target(self) -> Target:
         """This run's target in float32, or the shipped one if this run made none."""
-        own = self.out / "target"
-        made = (own / "config.json").is_file()
-        return Target.load(own if made else self.tier.folder() / "target")
+        return Target.load(self._made_or_shipped("target"))
 
-    def _train_arm(self, kind: str) -> None:
+    def _made_or_shipped(self, stage: str) -> Path:
+        own = self.out / stage
+        made = (own / "config.json").is_file()
+        return own if made else self.tier.folder() / stage
+
+    def _train_arm(self, stage: str) -> None:
         recipe, seed = self.tier.arm, self.tier.seed
         target, texts = self.target(), self.responses()
-        arm = new_arm(kind, target, recipe, seed)
-        done = train_arm(arm, target, texts, recipe, self.work / kind, seed)
-        self._write_log(kind, done, texts)
-        save_arm(arm, self.out / kind, SHIPPED_DTYPE)
+        if stage == "base":
+            arm = new_base(target, recipe, seed)
+        else:
+            base = load_arm(self._made_or_shipped("base"), target)
+            arm = new_arm(stage, base.drafter, recipe, seed)
+        steps = recipe.steps[stage]
+        done = train_arm(arm, target, texts, recipe, steps, self.work / stage, seed)
+        self._write_log(stage, done, texts)
+        save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 
     def _write_log(self, stage: str, done: Fit, texts: TextSet) -> None:
         """Training curve (thinned) and how it was made, beside the weights."""
