@@ -54,5 +54,7 @@ def machine() -> str:
 
 
 def command() -> str:
-    """The command line that is running, with the program's name alone."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line that is running; of absolute paths, the last name alone."""
+    program = "xpress-lab" if Path(sys.argv[0]).stem == "cli" else Path(sys.argv[0]).name
+    words = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
+    return " ".join([program, *words])
