@@ -37,6 +37,7 @@ class ResponseRecipe:
     temperature: float = 1.0  # of the other half
     max_new_tokens: int = 128
     batch: int = 128
+    held_out: int = 72  # evaluation prompts a family, never trained on
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,6 @@ def machine() -> str:
 
 def command() -> str:
     """The command line that is running; of absolute paths, the last name alone."""
-    program = "xpress-lab" if Path(sys.argv[0]).stem == "cli" else Path(sys.argv[0]).name
+    program = Path(sys.argv[0]).name
     words = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
     return " ".join([program, *words])

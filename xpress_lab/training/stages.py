@@ -35,7 +35,6 @@ from xpress_lab.training.trainer import Fit
 
 ARMS = ("dflash", "markov", "xpress")
 STAGES = ("target", "responses", "prompts", "base", *ARMS, "cards")
-HELD_OUT = 72  # evaluation prompts a family
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -121,7 +120,7 @@ class Workshop:
     def _write_prompts(self) -> None:
         path = self.out / "responses" / "fingerprints.txt"
         seen = set(path.read_text(encoding="utf-8").split())
-        prompts = unseen_prompts(self.target(), seen, HELD_OUT)
+        prompts = unseen_prompts(self.target(), seen, self.tier.responses.held_out)
         write_prompts(prompts, self.out / "prompts")
 
     def _write_cards(self) -> None:
