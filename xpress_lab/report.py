@@ -13,11 +13,11 @@ from xpress_lab.benchmarks.peers import against_generate
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.runner import Bench, RunArm, run_bench
 from xpress_lab.benchmarks.tables import (
-    POOLED,
     paper_layout,
     published_layout,
     stage_costs,
     summary,
+    tau_gains,
 )
 from xpress_lab.checkpoints import write_whole
 from xpress_lab.decoding import decode
@@ -26,7 +26,7 @@ from xpress_lab.presets import FAMILIES
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.viz import acceptance
 from xpress_lab.viz.jacobi_grid import jacobi_grid
-from xpress_lab.viz.style import save_figure
+from xpress_lab.viz.style import save_figure, use_style
 
 MAIN_ARMS = (
     RunArm("ar"),
@@ -34,6 +34,15 @@ MAIN_ARMS = (
     RunArm("markov"),
     RunArm("xpress", DEFAULT_PASSES),
 )
+
+
+MAIN_PAIRS = [(f"xpress K={DEFAULT_PASSES}", "dflash"), ("markov", "dflash")]
+SWEEP_PAIRS = [
+    ("xpress K=6", "xpress K=0"),
+    ("xpress K=4", "markov"),
+    ("xpress K=6", "xpress K=15"),
+    ("xpress K=6", "dflash"),
+]
 
 
 @dataclass(frozen=True)
@@ -81,19 +90,25 @@ def reproduce(
     curve = summary(sweep)
     lines.to_csv(out / "summary.csv", index=False)
     costs.to_csv(out / "stages.csv", index=False)
+    gains = pd.concat([tau_gains(rows, MAIN_PAIRS), tau_gains(sweep, SWEEP_PAIRS)])
+    gains.to_csv(out / "gains.csv", index=False)
     draw_all(out, lab, rows, lines, costs, curve, blocks)
-    write_index(out, lines, costs, converged_share(blocks, block_size), rows, peers)
+    shares = converged_share(blocks, block_size)
+    write_index(out, lines, costs, shares, rows, peers, gains)
     return lines
 
 
 def draw_all(out: Path, lab: Lab, rows, lines, costs, curve, blocks) -> None:
     """The pictures of the report."""
+    use_style()
     figures = {
         "tau": acceptance.tau_bars(lines),
         "speed": acceptance.speed_bars(lines),
-        "passes": acceptance.tau_by_passes(curve[curve["benchmark"] == POOLED]),
+        "passes": acceptance.tau_by_passes(curve),
         "slots": acceptance.slot_curves(rows),
-        "convergence": acceptance.convergence_curve(blocks),
+        "convergence": acceptance.convergence_curve(
+            blocks, rows["block_size"].max() - 1
+        ),
         "stages": acceptance.stage_bars(costs),
         "jacobi": jacobi_example(lab),
     }
@@ -155,7 +170,7 @@ def verdict(costs: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def write_index(out: Path, lines, costs, shares, rows, peers) -> None:
+def write_index(out: Path, lines, costs, shares, rows, peers, gains) -> None:
     """index.html: the pictures, the tables, and how they were made (made.json too)."""
     same, compared = identical_to_plain(rows)
     made = {
@@ -181,6 +196,7 @@ def write_index(out: Path, lines, costs, shares, rows, peers) -> None:
     html = page.get_template("report.html.j2").render(
         figures=FIGURES,
         tables=[(title, _html(table)) for title, table in layouts],
+        gains=_html(gains.round(3).set_index("temperature")),
         summary=_html(lines.round(3).set_index("temperature")),
         stages=_html(costs.round(3).set_index("temperature")),
         shares=_html(shares.round(3).to_frame().T),

@@ -85,6 +85,32 @@ def paper_layout(lines: pd.DataFrame, temperature: float) -> pd.DataFrame:
     return table[at["arm"].unique()].loc[at["benchmark"].unique()]
 
 
+def tau_gains(rows: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
+    """Ratio of pooled tau between two arms on the same texts, with its interval.
+
+    Args:
+        pairs: ``(arm, over)`` labels as in :func:`method_label`.
+    """
+    rows = labelled(rows)
+    lines = []
+    for temperature, at in rows.groupby("temperature"):
+        arms = dict(list(at.groupby("arm")))
+        for arm, over in pairs:
+            ratio = paired_ratio(arms[arm], arms[over], tau_pooled)
+            lines.append(
+                {
+                    "temperature": temperature,
+                    "arm": arm,
+                    "over": over,
+                    "texts": len(arms[arm]),
+                    "ratio": ratio.value,
+                    "low": ratio.low,
+                    "high": ratio.high,
+                }
+            )
+    return pd.DataFrame(lines)
+
+
 @cache
 def published() -> pd.DataFrame:
     """The paper's own table: Qwen3-8B, one H200, batch 1 (data/published.csv)."""
