@@ -3,9 +3,9 @@
 Three averages are in use and differ (methods 6.1); each has its own function here.
 All take the tidy rows of the benchmark runner, one row per generated text.
 
-- :func:`tau_pooled`: tokens emitted / verifications, over all texts. Tokens past a
+- :data:`tau_pooled`: tokens emitted / verifications, over all texts. Tokens past a
   stop id or the budget are not counted. Headline figures use this one.
-- :func:`tau_per_step`: mean over verifications of accepted drafts + 1, as the target
+- :data:`tau_per_step`: mean over verifications of accepted drafts + 1, as the target
   judged them, before any cut at a stop.
 - :func:`tau_per_response`: mean over texts of each text's own tau.
 
@@ -16,6 +16,7 @@ step from 15 drafts is a rate of 0.14.
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,14 +34,35 @@ class Interval(NamedTuple):
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def tau_pooled(rows: pd.DataFrame) -> float:
-    """Sum of emitted tokens over sum of verifications."""
-    return (rows["new_tokens"] - 1).sum() / rows["verify_steps"].sum()
+@dataclass(frozen=True)
+class Ratio:
+    """A pooled statistic: one column's sum over another's.
+
+    over, under: map rows to one number a text. Call it with rows for the value.
+    """
+
+    over: Callable[[pd.DataFrame], pd.Series]
+    under: Callable[[pd.DataFrame], pd.Series]
+
+    def __call__(self, rows: pd.DataFrame) -> float:
+        return float(self.over(rows).sum() / self.under(rows).sum())
+
+    def resampled(self, rows: pd.DataFrame, weights: np.ndarray) -> np.ndarray:
+        """The value for each row of ``weights`` ``[draws, texts]``."""
+        over, under = self.over(rows).to_numpy(), self.under(rows).to_numpy()
+        return (weights @ over) / (weights @ under)
 
 
-def tau_per_step(rows: pd.DataFrame) -> float:
-    """Mean over verifications of accepted + 1, uncut."""
-    return rows["accepted"].sum() / rows["verify_steps"].sum() + 1
+tau_pooled = Ratio(
+    lambda rows: rows["new_tokens"] - 1, lambda rows: rows["verify_steps"]
+)
+tau_per_step = Ratio(
+    lambda rows: rows["accepted"] + rows["verify_steps"],
+    lambda rows: rows["verify_steps"],
+)
+tokens_per_second = Ratio(
+    lambda rows: rows["new_tokens"] - 1, lambda rows: rows["decode_seconds"]
+)
 
 
 def tau_per_response(rows: pd.DataFrame) -> float:
@@ -54,11 +76,6 @@ def acceptance_rate(rows: pd.DataFrame) -> float:
     return rows["accepted"].sum() / proposed if proposed else float("nan")
 
 
-def tokens_per_second(rows: pd.DataFrame) -> float:
-    """Pooled: tokens after the prefill's over the loop's seconds."""
-    return (rows["new_tokens"] - 1).sum() / rows["decode_seconds"].sum()
-
-
 def slot_acceptance(rows: pd.DataFrame) -> np.ndarray:
     """Share of verifications that accepted at least slot k, k = 1..B-1."""
     reached = np.sum([json.loads(cell) for cell in rows["accepted_per_slot"]], axis=0)
@@ -66,18 +83,10 @@ def slot_acceptance(rows: pd.DataFrame) -> np.ndarray:
 
 
 def bootstrap(
-    rows: pd.DataFrame,
-    statistic: Callable[[pd.DataFrame], float],
-    draws: int = 1000,
-    seed: int = 0,
+    rows: pd.DataFrame, statistic: Ratio, draws: int = 1000, seed: int = 0
 ) -> Interval:
     """95 % percentile interval, resampling texts (not steps, which are correlated)."""
-    random = np.random.default_rng(seed)
-    numeric = rows.select_dtypes("number")
-    values = [
-        statistic(numeric.iloc[random.integers(len(numeric), size=len(numeric))])
-        for _ in range(draws)
-    ]
+    values = statistic.resampled(rows, _weights(len(rows), draws, seed))
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return Interval(statistic(rows), float(low), float(high))
 
@@ -85,27 +94,35 @@ def bootstrap(
 def paired_ratio(
     rows: pd.DataFrame,
     baseline: pd.DataFrame,
-    statistic: Callable[[pd.DataFrame], float],
+    statistic: Ratio,
     draws: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Ratio of a pooled statistic between two methods on the same texts.
+    """Ratio of a pooled statistic between two methods on the texts they share.
 
     Both sides are resampled with the same texts, so that hard prompts cancel.
     """
-    on = ["benchmark", "prompt_id", "seed"]
-    left, right = (
-        frame.set_index(on).select_dtypes("number") for frame in (rows, baseline)
-    )
-    shared = left.index.intersection(right.index)
-    left, right = left.loc[shared], right.loc[shared]
-    random = np.random.default_rng(seed)
-    values = []
-    for _ in range(draws):
-        pick = random.integers(len(shared), size=len(shared))
-        values.append(statistic(left.iloc[pick]) / statistic(right.iloc[pick]))
+    left, right = shared_texts(rows, baseline)
+    weights = _weights(len(left), draws, seed)
+    values = statistic.resampled(left, weights) / statistic.resampled(right, weights)
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return Interval(statistic(left) / statistic(right), float(low), float(high))
+
+
+def shared_texts(
+    rows: pd.DataFrame, baseline: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of two methods for the same texts, in the same order."""
+    on = ["benchmark", "prompt_id", "seed"]
+    left, right = rows.set_index(on), baseline.set_index(on)
+    shared = left.index.intersection(right.index)
+    return left.loc[shared], right.loc[shared]
+
+
+def _weights(texts: int, draws: int, seed: int) -> np.ndarray:
+    """How often each text is drawn in each resample, ``[draws, texts]``."""
+    random = np.random.default_rng(seed)
+    return random.multinomial(texts, [1 / texts] * texts, size=draws)
 
 
 def longest_run(tokens: list[int]) -> int:

@@ -77,6 +77,7 @@ class Bench:
     temperatures: tuple[float, ...] = (0.0,)
     seeds: tuple[int, ...] = (0,)
     max_new_tokens: int = 128
+    name: str = "bench"  # of the progress bar
 
 
 def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
@@ -98,7 +99,7 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     rows = list(done)
     jobs = list(_jobs(bench))
     for turn, (temperature, seed, name, number, prompt) in enumerate(
-        tqdm(jobs, "bench", disable=None)
+        tqdm(jobs, bench.name, disable=None)
     ):
         fresh = []
         for arm in _rotated(bench.arms, turn):

@@ -7,9 +7,11 @@ import pandas as pd
 from xpress_lab.errors import LabError
 from xpress_lab.presets import data_folder
 from xpress_lab.statistics import (
+    Ratio,
     acceptance_rate,
     bootstrap,
     paired_ratio,
+    shared_texts,
     tau_per_response,
     tau_per_step,
     tau_pooled,
@@ -136,7 +138,8 @@ def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
     A stage's cost is the median over texts of its mean time a round.
     ``predicted`` = tau x AR step / (draft + refine + verify + accept) from those;
     ``clock`` is the ratio of times measured around the whole loop, prefill taken
-    off, so it also holds what no stage counts. ``break_even_tau`` is the tau under
+    off, so it also holds what no stage counts. Only texts that plain decoding ran
+    too are used. ``break_even_tau`` is the tau under
     which speculation is slower than none.
     """
     rows = labelled(rows)
@@ -145,10 +148,10 @@ def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
     for temperature, at in rows.groupby("temperature"):
         plain = at[at["arm"] == "ar"]
         for arm, texts in at.groupby("arm", sort=False):
+            texts, beside = shared_texts(texts, plain)
             cost = {s: _median_ms(texts, s) for s in stages}
-            ar_step = sum(_median_ms(plain, s) for s in stages)
+            ar_step = sum(_median_ms(beside, s) for s in stages)
             tau, round_ms = tau_pooled(texts), sum(cost.values())
-            clock = paired_ratio(texts, plain, clocked_speed, draws=200)
             lines.append(
                 {
                     "temperature": temperature,
@@ -159,16 +162,17 @@ def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
                     "break_even_tau": round_ms / ar_step,
                     "tau": tau,
                     "predicted": tau * ar_step / round_ms,
-                    "clock": clock.value,
+                    "clock": clocked_speed(texts) / clocked_speed(beside),
                 }
             )
     return pd.DataFrame(lines)
 
 
-def clocked_speed(rows: pd.DataFrame) -> float:
-    """Tokens a second by the clock around the loop, prefill taken off."""
-    seconds = rows["wall_seconds"].sum() - rows["prefill_seconds"].sum()
-    return (rows["new_tokens"] - 1).sum() / seconds
+# Tokens a second by the clock around the loop, prefill taken off.
+clocked_speed = Ratio(
+    lambda rows: rows["new_tokens"] - 1,
+    lambda rows: rows["wall_seconds"] - rows["prefill_seconds"],
+)
 
 
 def _median_ms(rows: pd.DataFrame, stage: str) -> float:
