@@ -217,7 +217,9 @@ def test_find_by_number_or_name():
 
 
 def test_introduce_says_what_runs_without_paths(capsys):
+    threads = torch.get_num_threads()
     notebooks.introduce(seed=3)
+    torch.set_num_threads(threads)
     said = capsys.readouterr().out
     assert "torch" in said and "seed 3" in said and "kernel:" in said
     assert not ABSOLUTE.search(said)

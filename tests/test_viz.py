@@ -1,5 +1,6 @@
 """Figures: the grid's truth table, every figure from made-up frames, stable bytes."""
 
+import base64
 import itertools
 import json
 
@@ -12,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xpress_lab.decoding import Round
+from xpress_lab.decoding import Generation, Round
 from xpress_lab.presets import METHODS
-from xpress_lab.viz import acceptance, style
+from xpress_lab.viz import acceptance, style, widgets
 from xpress_lab.viz.jacobi_grid import (
     ACCEPTED,
     CHANGED,
@@ -24,10 +25,15 @@ from xpress_lab.viz.jacobi_grid import (
     SEED,
     UNREAD,
     classify,
+    final_pass,
+    gain,
     jacobi_grid,
+    read_pass,
     right_so_far,
     show_word,
 )
+from xpress_lab.viz.rounds_grid import rounds_grid
+from xpress_lab.viz.widgets import JacobiStepper
 
 WORDS = [" Anna", " lives", " in", " Paris", ".", "\n", "    ", " carpenter", " $", ""]
 
@@ -97,6 +103,18 @@ def test_right_so_far(drafts, emitted, count):
     assert right_so_far(drafts, emitted) == count
 
 
+def test_gain_and_passes_of_a_round():
+    trace = [[9, 8, 2, 7], [0, 8, 2, 3], [0, 1, 2, 4], [0, 1, 2, 3]]
+    kept_two = Round(2, 3, 3, [6, *trace[-1]], 5, trace)
+    assert gain(kept_two) == 2  # none of 9, 8 was right, 0 and 1 are
+    assert final_pass(kept_two) == 3
+    assert read_pass(kept_two) == 2  # slots 1..3 hold their last tokens
+    kept_all = Round(4, 5, 3, [6, *trace[-1]], 5, trace)
+    assert read_pass(kept_all) == final_pass(kept_all) == 3
+    kept_none = Round(0, 1, 3, [6, *trace[-1]], 5, trace)
+    assert (gain(kept_none), read_pass(kept_none)) == (0, 1)
+
+
 def test_show_word_makes_white_space_visible():
     shown = [show_word(word) for word in WORDS]
     assert all(text.strip() for text in shown)
@@ -116,7 +134,7 @@ def test_grid_writes_every_token_and_the_targets_word():
     assert {"Anna", "lives", "in", "Paris", r"\$", "✓"} <= set(found)
     assert found.count("✓") == 2
     assert "✗\n⏎" in found
-    assert {"pass 0: dFlash", "pass 3", "target"} <= set(found)
+    assert {"pass 0: draft", "pass 3", "target"} <= set(found)
 
 
 def test_grid_shows_the_bonus_when_all_are_kept():
@@ -135,6 +153,56 @@ def test_grid_draws_on_given_axes_and_without_a_trace():
     fig, ax = plt.subplots()
     assert jacobi_grid(Round(1, 2, 0, [6, 0, 1], 5), WORDS, ax=ax) is fig
     assert "drafts" in texts(fig)
+
+
+# a whole text --------------------------------------------------------------------
+
+
+def a_text() -> Generation:
+    rounds = [a_round(accepted=2), a_round(accepted=4), a_round(accepted=0)]
+    return Generation([1], [0, 1, 5], rounds, block_size=5)
+
+
+def test_rounds_grid_shows_the_targets_word_above_the_draft_it_replaces():
+    found = texts(rounds_grid(a_text(), WORDS, "xpress"))
+    assert {"round 1", "round 2", "round 3"} <= set(found)
+    assert found.count("⏎") == 3  # the target's own word, once a round
+    assert "round 3" not in texts(rounds_grid(a_text(), WORDS, "xpress", most=2))
+
+
+def test_rounds_grid_emits_nothing_behind_the_end():
+    text = a_text()
+    text.rounds = [Round(3, 2, 0, [6, 0, 1, 2, 3], 5)]  # a stop id was kept second
+    assert "⏎" not in texts(rounds_grid(text, WORDS, "dflash"))
+
+
+# the stepper ---------------------------------------------------------------------
+
+
+def test_stepper_draws_what_its_slider_says():
+    stepper = JacobiStepper({"one": a_text(), "two": a_text()}, WORDS)
+    assert stepper.step.max == 3 and stepper.step.value == 0
+    assert stepper.sentence.value == "The bare draft: its first 0 tokens are right."
+    before = stepper.picture.value
+    stepper.step.value = 2
+    assert stepper.picture.value != before
+    assert stepper.sentence.value.startswith("Pass 2 changed 2 tokens and found 1")
+    stepper.block.value = 2  # another block begins at its draft
+    assert stepper.step.value == 0
+    stepper.text.value = "two"
+    assert len(stepper.block.options) == 3
+    assert not plt.get_fignums()
+
+
+def test_stepper_has_a_picture_and_a_sentence_for_pages_without_a_kernel(monkeypatch):
+    shown = []
+    monkeypatch.setattr(widgets, "display", lambda data, raw: shown.append((data, raw)))
+    JacobiStepper({"one": a_text()}, WORDS).show()
+    ((faces, raw),) = shown
+    assert raw
+    assert "application/vnd.jupyter.widget-view+json" in faces
+    assert base64.b64decode(faces["image/png"]).startswith(b"\x89PNG")
+    assert faces["text/plain"].endswith("The target keeps 4.")
 
 
 # figures from frames -------------------------------------------------------------
@@ -206,6 +274,7 @@ def all_figures() -> dict:
     rows = made_up_rows()
     return {
         "grid": jacobi_grid(a_round(), WORDS),
+        "rounds": rounds_grid(a_text(), WORDS, "dflash"),
         "tau": acceptance.tau_bars(made_up_lines()),
         "speed": acceptance.speed_bars(made_up_lines()),
         "passes": acceptance.tau_by_passes(passes, made_up_lines()),
@@ -258,6 +327,14 @@ def test_conditional_acceptance_divides_by_the_slot_before():
     assert np.isnan(drawn[2])  # twelve blocks are too few for a share
 
 
+def test_convergence_draws_the_part_that_is_read_too():
+    blocks = pd.DataFrame({"final_pass": [3, 2], "read_pass": [0, 1]})
+    fig = acceptance.convergence_curve(blocks, slots=3)
+    read, whole = (line.get_ydata() for line in fig.axes[0].lines[:2])
+    np.testing.assert_allclose(read, [0.5, 1, 1, 1])
+    np.testing.assert_allclose(whole, [0, 0, 0.5, 1])
+
+
 def test_convergence_counts_blocks_final_by_each_pass():
     blocks = pd.DataFrame({"final_pass": [0, 1, 1, 2]})
     fig = acceptance.convergence_curve(blocks, slots=3)
@@ -289,4 +366,7 @@ def test_arms_share_their_methods_look():
     assert style.label_of("dflash") == "dFlash"
     assert style.passes_of("xpress K=12") == 12
     assert style.passes_of("markov") is None
+    shuffled = ["xpress K=12", "markov", "new", "xpress K=4", "dflash", "markov"]
+    ordered = ["dflash", "markov", "xpress K=4", "xpress K=12", "new"]
+    assert style.in_order(shuffled) == ordered
     assert style.look_of("another method").label == "another"

@@ -1,0 +1,125 @@
+"""One look for every figure: what each method is called and how it is drawn.
+
+Colours come from a colour-blind-safe palette, and no figure relies on colour alone:
+methods also differ by marker, line style and hatch.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+DPI = 110
+INK, MUTED, PAPER = "#222222", "#6b6b6b", "white"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method appears."""
+
+    label: str
+    colour: str
+    marker: str
+    line: str
+    hatch: str
+
+
+LOOKS = {
+    "ar": Look("plain decoding", "#6b6b6b", "x", ":", ""),
+    "dflash": Look("dFlash", "#0173b2", "o", "--", "///"),
+    "markov": Look("Markov", "#de8f05", "s", "-.", "..."),
+    "xpress": Look("xPress", "#007a5a", "D", "-", ""),
+}
+
+# The stages of a round, in the order in which they happen.
+STAGE_COLOURS = {
+    "draft": "#0173b2",
+    "refine": "#007a5a",
+    "verify": "#d9a441",
+    "accept": "#949494",
+}
+
+
+def use_style() -> None:
+    """Set the theme for all figures that follow."""
+    sns.set_theme(style="whitegrid", palette="colorblind", font="DejaVu Sans")
+    plt.rcParams.update(
+        {
+            "figure.dpi": DPI,
+            "savefig.dpi": DPI,
+            "figure.facecolor": PAPER,
+            "savefig.facecolor": PAPER,
+            "figure.constrained_layout.use": True,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 10,
+            "axes.edgecolor": "#999999",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
+            "legend.fontsize": 9,
+            "legend.frameon": False,
+            "grid.color": "#e3e3e3",
+            "hatch.linewidth": 0.6,
+            "text.color": INK,
+        }
+    )
+
+
+def split_arm(arm: str) -> tuple[str, str]:
+    """``"xpress K=6"`` to ``("xpress", "K=6")``; a bare method has no second part."""
+    method, _, rest = arm.partition(" ")
+    return method, rest
+
+
+def passes_of(arm: str) -> int | None:
+    """K of an arm, ``None`` for the fixed point and for methods without passes."""
+    found = re.search(r"K=(\d+)", arm)
+    return int(found[1]) if found else None
+
+
+def in_order(arms: Iterable[str]) -> list[str]:
+    """Distinct arms as they stand in every figure: by method, then by K."""
+    methods = list(LOOKS)
+
+    def place(arm: str) -> tuple:
+        method, passes = split_arm(arm)[0], passes_of(arm)
+        rank = methods.index(method) if method in LOOKS else len(methods)
+        return rank, float("inf") if passes is None else passes, arm
+
+    return sorted(set(arms), key=place)
+
+
+def look_of(arm: str) -> Look:
+    """The look of an arm's method; unknown methods get a neutral one."""
+    method = split_arm(arm)[0]
+    return LOOKS.get(method, Look(method, MUTED, "^", "-", "xx"))
+
+
+def label_of(arm: str) -> str:
+    """Display name of an arm: ``xPress K=6``."""
+    rest = split_arm(arm)[1]
+    return f"{look_of(arm).label} {rest}".strip()
+
+
+def tint(colour: str, strength: float) -> tuple[float, float, float]:
+    """The colour mixed with white; strength 1 leaves it, 0 gives white."""
+    return tuple(1 - strength * (1 - channel) for channel in to_rgb(colour))
+
+
+def save_figure(fig: Figure, path: str | Path) -> Path:
+    """Write a PNG whose bytes depend on the picture alone, and close the figure."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(
+        path, format="png", dpi=DPI, bbox_inches="tight", metadata={"Software": None}
+    )
+    plt.close(fig)
+    return path
