@@ -23,12 +23,11 @@ from xpress_lab.benchmarks.tables import (
     tau_gains,
 )
 from xpress_lab.checkpoints import write_whole
-from xpress_lab.decoding import decode
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
 from xpress_lab.presets import FAMILIES, get_tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.viz import acceptance
-from xpress_lab.viz.jacobi_grid import jacobi_grid, right_so_far
+from xpress_lab.viz.jacobi_grid import gain, jacobi_grid
 from xpress_lab.viz.style import save_figure, use_style
 
 MAIN_ARMS = (
@@ -154,22 +153,14 @@ def draw_all(out: Path, lab: Lab, rows, lines, costs, curve, blocks) -> None:
 
 def jacobi_example(lab: Lab):
     """The pass-by-slot grid of the block that gained most from its passes."""
-    best = (-1, None)
-    for name in FAMILIES:
-        for prompt in read_prompts(prompt_folder("pocket"), name, 3):
-            text = decode(
-                lab.target,
-                lab.method("xpress", passes=None),
-                lab.target.encode(prompt),
-                keep_trace=True,
-            )
-            for block in text.rounds:
-                emitted = [*block.trace[-1][: block.accepted], block.next_token]
-                gain = block.accepted - right_so_far(block.trace[0], emitted)
-                if gain > best[0] and len(block.trace) > 4:
-                    best = (gain, block)
-    words = [lab.target.tokenizer.decode([i]) for i in range(lab.target.vocab_size)]
-    return jacobi_grid(best[1], words)
+    prompts = [
+        prompt
+        for name in FAMILIES
+        for prompt in read_prompts(prompt_folder("pocket"), name, 3)
+    ]
+    texts = [lab.generate(prompt, "xpress", passes=None) for prompt in prompts]
+    rounds = [r for text in texts for r in text.rounds if r.passes <= 8]
+    return jacobi_grid(max(rounds, key=gain), lab.target.tokenizer.decode)
 
 
 def identical_to_plain(rows: pd.DataFrame) -> tuple[int, int]:
