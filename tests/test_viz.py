@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from xpress_lab.benchmarks.convergence import final_pass, read_pass
 from xpress_lab.decoding import Generation, Round
 from xpress_lab.presets import METHODS
 from xpress_lab.viz import acceptance, style, widgets
@@ -25,10 +26,8 @@ from xpress_lab.viz.jacobi_grid import (
     SEED,
     UNREAD,
     classify,
-    final_pass,
     gain,
     jacobi_grid,
-    read_pass,
     right_so_far,
     show_word,
 )

@@ -227,7 +227,7 @@ def write_index(out: Path, lines, costs, shares, rows, peers, gains) -> None:
         gains=_html(gains.round(3).set_index("temperature")),
         summary=_html(lines.round(3).set_index("temperature")),
         stages=_html(costs.round(3).set_index("temperature")),
-        shares=_html(shares.round(3).to_frame().T),
+        shares=_html(shares.round(3)),
         same=same,
         compared=compared,
         verdicts=verdict(costs),

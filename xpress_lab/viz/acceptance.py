@@ -144,7 +144,7 @@ def convergence_curve(blocks: pd.DataFrame, slots: int | None = None) -> Figure:
         blocks: one row per block with ``final_pass``, the first pass whose tokens
             equal the fixed point (0 if the seed does), and perhaps ``read_pass``,
             the same for the slots that the target reads (see
-            :func:`xpress_lab.viz.jacobi_grid.read_pass`).
+            :func:`xpress_lab.benchmarks.convergence.read_pass`).
         slots: B - 1, the number of passes that always suffice.
     """
     last = slots or int(blocks["final_pass"].max())

@@ -74,23 +74,6 @@ def gain(round: Round) -> int:
     return round.accepted - right_so_far(round.trace[0], emitted_by(round))
 
 
-def final_pass(round: Round) -> int:
-    """The first pass whose tokens are those of the last."""
-    return round.trace.index(round.trace[-1])
-
-
-def read_pass(round: Round) -> int:
-    """The first pass after which all slots *that the target reads* are final.
-
-    These are the kept drafts and the one that it rejects; what stands behind them
-    is thrown away unread, settled or not.
-    """
-    read = round.accepted + 1
-    return next(
-        p for p, row in enumerate(round.trace) if row[:read] == round.trace[-1][:read]
-    )
-
-
 def show_word(word: str) -> str:
     """A token's text in a form that can be seen: white space becomes a sign."""
     return GLYPHS.get(word, word.strip(" ").replace("<|", "<").replace("|>", ">"))
