@@ -37,9 +37,13 @@ class Lab:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
         if name == "ar":
             return PlainDecoding()
-        arm = self.arm(name)
+        return self.block_method(name, passes)
+
+    def block_method(self, kind: str, passes: int | None) -> BlockMethod:
+        """The method that an arm's checkpoint makes, its head folded."""
+        arm = self.arm(kind)
         head = arm.head.fold() if arm.head is not None else None
-        return BlockMethod(name, self.target, arm.drafter, head, passes)
+        return BlockMethod(kind, self.target, arm.drafter, head, passes)
 
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this target has no token for."""

@@ -42,17 +42,6 @@ class DFlashConfig:
     tap_norm: bool = False
 
 
-def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """Evenly spaced layers 1..N-3 for a *new* drafter (methods 1.1).
-
-    A single tap takes the middle layer. Never use it for a checkpoint: most
-    published ones chose other layers.
-    """
-    if count == 1:
-        return (num_layers // 2,)
-    return tuple(round(1 + i * (num_layers - 4) / (count - 1)) for i in range(count))
-
-
 class RMSNorm(nn.Module):
     """Root-mean-square norm with a learned scale, over the last axis."""
 

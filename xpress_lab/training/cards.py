@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 from xpress_lab.checkpoints import write_whole
 from xpress_lab.lab import DEFAULT_PASSES, Lab
-from xpress_lab.methods import BlockMethod
 from xpress_lab.pocket.corpus import examples, grade
 from xpress_lab.presets import FAMILIES
 from xpress_lab.statistics import distinct_n, longest_run
@@ -72,9 +71,7 @@ def write_cards(lab: Lab, prompts: dict[str, list[str]]) -> None:
 
 def _tau(lab: Lab, kind: str, prompts: dict[str, list[str]]) -> float:
     """Pooled greedy tau of an arm."""
-    arm = lab.arm(kind)
-    head = arm.head.fold() if arm.head is not None else None
-    method = BlockMethod(kind, lab.target, arm.drafter, head, DEFAULT_PASSES)
+    method = lab.block_method(kind, DEFAULT_PASSES)
     rounds = [
         r
         for texts in prompts.values()

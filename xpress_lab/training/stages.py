@@ -49,7 +49,6 @@ class Workshop:
 
     def __init__(self, tier: Tier, out: Path, work: Path):
         self.tier, self.out, self.work = tier, out, work
-        self.tokenizer = build_tokenizer()
 
     def run(self, stages=STAGES, say: Callable[[str], None] = print) -> None:
         """Run the named stages, in order."""
@@ -84,22 +83,23 @@ class Workshop:
 
     def _train_target(self) -> None:
         recipe, seed = self.tier.target, self.tier.seed
-        end = self.tokenizer.eos_token_id
+        tokenizer = build_tokenizer()
+        end = tokenizer.eos_token_id
         examples = training_mix(recipe.examples, seed)
-        model = new_target_model(recipe, self.tokenizer, seed)
-        target = Target(model, self.tokenizer)
+        model = new_target_model(recipe, tokenizer, seed)
+        target = Target(model, tokenizer)
         texts = TextSet.of(
             [
-                (target.encode(e.prompt), [*self.tokenizer(e.response).input_ids, end])
+                (target.encode(e.prompt), [*tokenizer(e.response).input_ids, end])
                 for e in examples
             ],
-            self.tokenizer.pad_token_id,
+            tokenizer.pad_token_id,
         )
         model.requires_grad_(True)
         done = train_target(model, texts, recipe, self.work / "target", seed)
         folder = self.out / "target"
         model.to(SHIPPED_DTYPE).save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         self._write_log("target", done, texts)
 
     def responses(self) -> TextSet:
@@ -112,7 +112,7 @@ class Workshop:
     def _write_responses(self) -> None:
         started = time.perf_counter()
         texts = self.responses()
-        marks = response_fingerprints(texts, self.tokenizer.eos_token_id)
+        marks = response_fingerprints(texts, self.target().tokenizer.eos_token_id)
         (self.out / "responses").mkdir(parents=True, exist_ok=True)
         self._write_made("responses", time.perf_counter() - started, texts)
         write_fingerprints(marks, self.out / "responses" / "fingerprints.txt")
