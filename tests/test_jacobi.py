@@ -515,7 +515,7 @@ def test_only_relative_positions_matter_and_they_do(target):
 def draft_logits(method, request) -> torch.Tensor:
     """Refined logits of one block, as the loop computes them, for fixed tokens."""
     hidden = method.begin(32).hidden_states(request)
-    base = method.target.head(hidden[:, 1:])
+    base = method.borrowed.logits(hidden[:, 1:])
     if method.head is None:
         return base
     previous = torch.tensor([[4, 7, 1, 2, 3]])

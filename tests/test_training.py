@@ -17,19 +17,21 @@ import toys
 from torch import nn
 from torch.testing import assert_close
 
+from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod
 from xpress_lab.presets import ArmRecipe
+from xpress_lab.training import states as states_module
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import (
     arm_loss,
     block_distance,
     draft_hidden,
-    expected_length,
     slot_weights,
 )
+from xpress_lab.training.states import StateStore, target_states
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Schedule, fit
 
@@ -59,12 +61,14 @@ def texts(greedy_text) -> TextSet:
 def blocks_at(target, texts, anchors, kept=None):
     anchors = torch.tensor(anchors)
     kept = torch.ones_like(anchors, dtype=torch.bool) if kept is None else kept
-    return make_blocks(target, texts, anchors, kept, BLOCK, toys.MASK_ID, TAPS)
+    states = target_states(target, texts, TAPS)
+    borrowed = Borrowed(target)
+    return make_blocks(borrowed, texts, states, anchors, kept, BLOCK, toys.MASK_ID)
 
 
 def loss_of_arm(arm, target, batch, recipe=RECIPE, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return arm_loss(arm, target, batch, recipe, generator)
+    return arm_loss(arm, Borrowed(target), batch, recipe, generator)
 
 
 # --- what a block may see -----------------------------------------------------
@@ -205,13 +209,6 @@ def test_block_distance_by_hand(target, texts):
     assert_close(block_distance(logits, batch, RECIPE), total / weight)
 
 
-def test_perfect_drafts_have_the_longest_expected_length(target, texts):
-    batch = blocks_at(target, texts, [[6, 9], [4, 5]])
-    length = expected_length(batch.target_probs.log(), batch)
-    assert length.item() == pytest.approx(BLOCK)
-    assert expected_length(-batch.target_probs.log(), batch) < length
-
-
 def test_consistency_feeds_the_argmax_of_the_pass_before(target, texts):
     """The term is the distance after one of three passes, each drawn equally often.
 
@@ -268,6 +265,95 @@ def test_parts_of_the_loss_add_up_and_reach_every_parameter(target, texts, kind)
     assert all(p.grad is None for p in target.model.parameters())
 
 
+# --- states on disk -----------------------------------------------------------
+
+
+def test_stored_states_are_those_of_a_fresh_run(target, texts, tmp_path):
+    """Row by row, whatever the padding; probabilities come out normalised."""
+    store = StateStore(target, texts, TAPS, tmp_path, torch.float64)
+    for rows in ([0, 1], [1], [1, 0]):
+        rows = torch.tensor(rows)
+        read = store.read(rows)
+        fresh = target_states(target, texts.select(rows), TAPS)
+        for row, length in enumerate(texts.lengths[rows].tolist()):
+            assert_close(read.taps[row, :length], fresh.taps[row, :length])
+            assert_close(read.last[row, :length], fresh.last[row, :length])
+            told = ~fresh.lse[row].isnan()
+            assert_close(
+                read.lse[row, told], fresh.lse[row, told].float(), check_dtype=False
+            )
+            logits = target.head(fresh.last[row, told])
+            assert_close(fresh.lse[row, told], logits.logsumexp(-1))
+    asked = texts.in_response()[:, 1:]
+    assert torch.equal(~target_states(target, texts, TAPS).lse.isnan()[:, :-1], asked)
+
+
+def test_a_store_interrupted_goes_on_and_is_not_built_twice(
+    target, texts, tmp_path, monkeypatch
+):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(len(arguments[1]))
+        if len(calls) == 60:
+            raise KeyboardInterrupt
+        return target_states(*arguments)
+
+    many = TextSet.of([(toys.PROMPT, [i % 9] * (3 + i % 4)) for i in range(130)], 0)
+    monkeypatch.setattr(states_module, "target_states", counted)
+    monkeypatch.setattr(states_module, "ROWS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        StateStore(target, many, TAPS, tmp_path)
+    StateStore(target, many, TAPS, tmp_path)
+    assert len(calls) == 60 + 15  # of 65 batches, 50 had been noted
+    before = len(calls)
+    store = StateStore(target, many, TAPS, tmp_path)
+    assert len(calls) == before
+    fresh = target_states(target, many.select(torch.tensor([129])), TAPS)
+    read = store.read(torch.tensor([129]))
+    assert_close(read.last, fresh.last, rtol=1e-2, atol=1e-2)
+    other = StateStore(target, texts, TAPS, tmp_path)
+    assert other.path != store.path
+
+
+def test_a_disk_too_small_for_the_states_is_one_clear_sentence(
+    target, texts, tmp_path, monkeypatch
+):
+    def full(*_, **__):
+        raise RuntimeError("unable to resize file: No space left on device")
+
+    monkeypatch.setattr(torch, "from_file", full)
+    with pytest.raises(LabError, match="GB are needed"):
+        StateStore(target, texts, TAPS, tmp_path)
+
+
+# --- draft vocabulary ---------------------------------------------------------
+
+
+def test_blocks_end_before_the_first_token_that_the_drafter_cannot_say(target, texts):
+    """Labels and previous tokens are draft ids; probabilities keep their size."""
+    said = texts.tokens[0, 5:25]
+    lacking = int(said[7])
+    ids = torch.tensor([i for i in range(toys.VOCAB) if i != lacking])
+    one = texts.select(torch.tensor([0]))
+    states = target_states(target, one, TAPS)
+    anchors = torch.tensor([[10]])
+    kept = torch.ones_like(anchors, dtype=torch.bool)
+
+    def cut(borrowed):
+        return make_blocks(borrowed, one, states, anchors, kept, BLOCK, toys.MASK_ID)
+
+    whole, some = cut(Borrowed(target)), cut(Borrowed(target, ids))
+    assert whole.labels[0, 1] == lacking and some.valid.tolist() == [
+        [True] + [False] * 3
+    ]
+    assert some.previous[0, 3] == len(ids)
+    assert_close(some.target_probs, whole.target_probs[..., ids])
+    borrowed = Borrowed(target, ids)
+    keep = whole.labels[0] != lacking
+    assert torch.equal(borrowed.to_target(some.labels)[0, keep], whole.labels[0, keep])
+
+
 # --- learning one text by heart -----------------------------------------------
 
 
@@ -279,11 +365,12 @@ def test_a_text_learnt_by_heart_is_drafted_with_tau_near_b(kind, tmp_path):
     one = TextSet.of([(toys.PROMPT, answer)], pad_id=0)
     arm = new_arm(kind, target)
     recipe = ArmRecipe(block_size=BLOCK, ce_weight=1.0, l1_weight=0.0)
+    borrowed, states = Borrowed(target), target_states(target, one, TAPS)
 
     def loss_of(generator):
         anchors, kept = sample_anchors(one, 40, generator)
-        batch = make_blocks(target, one, anchors, kept, BLOCK, toys.MASK_ID, TAPS)
-        return arm_loss(arm, target, batch, recipe, generator)
+        batch = make_blocks(borrowed, one, states, anchors, kept, BLOCK, toys.MASK_ID)
+        return arm_loss(arm, borrowed, batch, recipe, generator)
 
     parts = nn.ModuleList([m for m in (arm.drafter, arm.head) if m is not None])
     log = fit(kind, parts, loss_of, Schedule(300, 3e-3), tmp_path).log

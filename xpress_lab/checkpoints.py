@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from xpress_lab.borrowed import check_draft_ids
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.errors import LabError
 from xpress_lab.refiners.markov import MarkovHead
@@ -32,11 +33,15 @@ LAYER_KEYS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head
 
 @dataclass
 class Arm:
-    """A drafter with the head that was trained beside it (``None`` for dflash)."""
+    """A drafter with the head that was trained beside it (``None`` for dflash).
+
+    draft_ids: ``[D]`` target ids that may be drafted, ``None`` for all of them.
+    """
 
     kind: str
     drafter: DFlashDrafter
     head: nn.Module | None = None
+    draft_ids: torch.Tensor | None = None
 
 
 def save_arm(arm: Arm, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -48,6 +53,8 @@ def save_arm(arm: Arm, folder: Path, dtype: torch.dtype | None = None) -> None:
         head = {} if arm.head is None else arm.head.state_dict()
     tensors |= {PREFIX[arm.kind] + name: value for name, value in head.items()}
     tensors = {k: v.to(dtype or v.dtype).contiguous() for k, v in tensors.items()}
+    if arm.draft_ids is not None:
+        tensors["d2t"] = arm.draft_ids - torch.arange(len(arm.draft_ids))
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "model.safetensors", lambda path: save_file(tensors, path))
     text = json.dumps(arm_config(arm), indent=2) + "\n"
@@ -92,6 +99,8 @@ def arm_config(arm: Arm) -> dict:
         "rope_theta": c.rope_theta,
         "vocab_size": c.vocab_size,
     }
+    if arm.draft_ids is not None:
+        config["draft_vocab_size"] = len(arm.draft_ids)
     if arm.kind == "xpress":
         trans, mix = arm.head.trans, arm.head.mix
         config |= {
@@ -116,7 +125,8 @@ def load_arm(folder: str | Path, target: Target) -> Arm:
     config, tensors = read_folder(folder)
     kind = _kind(config, folder)
     drafter = DFlashDrafter(drafter_config(config, target, folder))
-    head, head_state = _head(kind, config, drafter.config, folder), {}
+    draft_ids = _draft_ids(config, tensors, target, folder)
+    head, head_state = _head(kind, config, drafter.config, draft_ids, folder), {}
     if head is not None:
         prefix = PREFIX[kind]
         names = [name for name in tensors if name.startswith(prefix)]
@@ -132,7 +142,23 @@ def load_arm(folder: str | Path, target: Target) -> Arm:
     for module in (drafter, head):
         if module is not None:
             module.to(target.device, target.dtype).eval().requires_grad_(False)
-    return Arm(kind, drafter, head)
+    return Arm(kind, drafter, head, draft_ids)
+
+
+def _draft_ids(config, tensors, target, folder: Path) -> torch.Tensor | None:
+    """Target ids of a draft vocabulary; ``d2t`` holds them less their places, as
+    EAGLE-3 and speculators have it."""
+    if "draft_vocab_size" not in config:
+        return None
+    count = _at_least(
+        1, "draft_vocab_size", _need("draft_vocab_size", config, folder=folder), folder
+    )
+    if "d2t" not in tensors or tensors["d2t"].shape != (count,):
+        found = list(tensors["d2t"].shape) if "d2t" in tensors else "absent"
+        raise LabError(f"{folder}: draft_vocab_size is {count}, tensor d2t is {found}.")
+    ids = tensors.pop("d2t").long() + torch.arange(count)
+    check_draft_ids(ids, target.vocab_size)
+    return ids
 
 
 def _state(kind: str, head: nn.Module) -> dict[str, torch.Tensor]:
@@ -234,15 +260,16 @@ def _kind(config: dict, folder: Path) -> str:
 
 
 def _head(
-    kind: str, config: dict, drafter: DFlashConfig, folder: Path
+    kind: str, config: dict, drafter: DFlashConfig, draft_ids, folder: Path
 ) -> nn.Module | None:
     def need(key: str) -> int:
         return _at_least(1, key, _need(key, config, folder=folder), folder)
 
     if kind == "dflash":
         return None
+    sizes = head_sizes(drafter.vocab_size, draft_ids)
     if kind == "markov":
-        return MarkovHead(drafter.vocab_size, need("markov_rank"))
+        return MarkovHead(rank=need("markov_rank"), **sizes)
     rank, width = need("xpress_rank"), need("xpress_mlp_hidden")
     if need("xpress_block_size") != drafter.block_size:
         raise LabError(
@@ -250,8 +277,20 @@ def _head(
             f"the drafter's block_size is {drafter.block_size}."
         )
     return XPressHead(
-        drafter.hidden_size, drafter.vocab_size, drafter.block_size, rank, width // rank
+        drafter.hidden_size,
+        block_size=drafter.block_size,
+        rank=rank,
+        mlp_ratio=width // rank,
+        **sizes,
     )
+
+
+def head_sizes(vocab_size: int, draft_ids: torch.Tensor | None) -> dict[str, int]:
+    """``vocab_size`` and ``inputs`` of a head: one more input stands for any other
+    token where a draft vocabulary limits what can be drafted."""
+    if draft_ids is None:
+        return {"vocab_size": vocab_size, "inputs": vocab_size}
+    return {"vocab_size": len(draft_ids), "inputs": len(draft_ids) + 1}
 
 
 def _need(key: str, *places: dict, kind=int, folder: Path):

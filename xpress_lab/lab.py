@@ -22,7 +22,7 @@ class Lab:
 
     def __init__(self, tier: Tier, folder: Path, device: torch.device, dtype):
         self.tier, self.folder = tier, folder
-        self.target = Target.load(folder / "target", device, dtype)
+        self.target = Target.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
 
     def arm(self, kind: str) -> Arm:
@@ -43,7 +43,7 @@ class Lab:
         """The method that an arm's checkpoint makes, its head folded."""
         arm = self.arm(kind)
         head = arm.head.fold() if arm.head is not None else None
-        return BlockMethod(kind, self.target, arm.drafter, head, passes)
+        return BlockMethod(kind, self.target, arm.drafter, head, passes, arm.draft_ids)
 
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this target has no token for."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.sampling import Sampling, gumbel_noise
@@ -31,7 +32,7 @@ class Request(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Drafts and how they came about.
+    """Drafts and how they came about, in the target's ids.
 
     tokens: ``[N, S]``. q: ``[N, S, V]`` the distribution they were drawn from, or
     ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
@@ -94,6 +95,7 @@ class BlockMethod:
         head: ``None`` (dflash), a sequential head (markov) or a parallel one
             (xpress), already folded for inference.
         passes: Jacobi passes K of a parallel head; ``None`` goes to the fixed point.
+        draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
     """
 
     def __init__(
@@ -103,13 +105,14 @@ class BlockMethod:
         drafter: DFlashDrafter,
         head=None,
         passes: int | None = None,
+        draft_ids: torch.Tensor | None = None,
     ):
         config = drafter.config
-        self.name, self.target, self.drafter = name, target, drafter
-        self.head, self.passes = head, passes
+        self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
+        self.borrowed = Borrowed(target, draft_ids)
         self.block_size, self.tap_ids = config.block_size, config.target_layer_ids
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
-        masks = target.embed(mask_id).expand(self.block_size - 1, -1)
+        masks = self.borrowed.embed(mask_id).expand(self.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
 
     def begin(self, capacity: int) -> "BlockDrafting":
@@ -123,7 +126,11 @@ class BlockMethod:
             how = "passes to the fixed point"
             how = how if self.passes is None else f"K={self.passes} passes"
         taps = ",".join(map(str, self.tap_ids))
-        return f"{self.name}: block {self.block_size}, fill-in, taps {taps}, {how}"
+        ids = self.borrowed.draft_ids
+        says = "" if ids is None else f"draft vocabulary {len(ids)}, "
+        return (
+            f"{self.name}: block {self.block_size}, fill-in, taps {taps}, {says}{how}"
+        )
 
 
 class BlockDrafting:
@@ -136,7 +143,8 @@ class BlockDrafting:
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
         method = self.method
         hidden = self.hidden_states(request)
-        base = method.target.head(hidden[:, 1:].contiguous())
+        borrowed = method.borrowed
+        base = borrowed.logits(hidden[:, 1:].contiguous())
         watch.lap("draft")
 
         scale = noise = None
@@ -146,9 +154,11 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        q = None if noise is None else solution.scores.softmax(-1)
+        q = None if noise is None else borrowed.spread(solution.scores.softmax(-1))
+        trace = [borrowed.to_target(step) for step in solution.trace]
+        tokens = borrowed.to_target(solution.tokens)
         watch.lap("refine")
-        return Proposal(solution.tokens, q, solution.passes, solution.trace)
+        return Proposal(tokens, q, solution.passes, trace)
 
     def hidden_states(self, request: Request) -> torch.Tensor:
         """One drafter pass: ``[N, B, H]`` hidden states of the block at ``start``.
@@ -159,7 +169,7 @@ class BlockDrafting:
         """
         method, taps = self.method, request.taps
         dtype = method.mask_embeddings.dtype
-        anchor = method.target.embed(request.anchor)[:, None].to(dtype)
+        anchor = method.borrowed.embed(request.anchor)[:, None].to(dtype)
         masks = method.mask_embeddings.expand(len(anchor), -1, -1)
         end = request.start + method.block_size
         positions = torch.arange(self.cache.length, end, device=taps.device)[None]
@@ -174,11 +184,13 @@ class BlockDrafting:
 
     def _solve(self, hidden, base, request, scale, noise, keep_trace):
         head, passes = self.method.head, self.method.passes
+        to_draft = self.method.borrowed.to_draft
+        anchor = to_draft(request.anchor)
         if head is not None and head.sequential:
             return solve_sequentially(
                 lambda k, drafted: base[:, k] + head.step(drafted[:, -1]),
                 base,
-                request.anchor,
+                anchor,
                 scale=scale,
                 noise=noise,
             )
@@ -186,8 +198,8 @@ class BlockDrafting:
         return solve(
             lambda previous: base + head.bias(prepared, previous),
             base,
-            request.anchor,
-            request.before_anchor,
+            anchor,
+            to_draft(request.before_anchor),
             passes=0 if head is None else passes,
             scale=scale,
             noise=noise,

@@ -29,6 +29,21 @@ class TargetRecipe:
 
 
 @dataclass(frozen=True)
+class PretrainedTarget:
+    """A target from elsewhere: a Hub id, or a local folder in transformers' layout."""
+
+    name: str
+    source: str = "hub"  # asked first; what the shipped drafters were trained on
+
+    def folder(self) -> Path:
+        """Where it lies, or will once it is fetched."""
+        local = Path(self.name)
+        if (local / "config.json").is_file():
+            return local
+        return model_cache() / self.name.replace("/", "--")
+
+
+@dataclass(frozen=True)
 class ResponseRecipe:
     """Texts that the target itself writes, on which drafters are trained."""
 
@@ -37,7 +52,7 @@ class ResponseRecipe:
     temperature: float = 1.0  # of the other half
     max_new_tokens: int = 128
     batch: int = 128
-    held_out: int = 72  # evaluation prompts a family, never trained on
+    held_out: int = 72  # evaluation prompts a benchmark, never trained on
 
 
 @dataclass(frozen=True)
@@ -47,16 +62,18 @@ class ArmRecipe:
     block_size: int = 16
     target_layer_ids: tuple[int, ...] = (0, 1, 2)
     drafter_layers: int = 2
-    rank: int = 64
+    rank: int = 128
     mlp_ratio: int = 2
     tap_norm: bool = False
+    draft_vocabulary: int | None = None  # tokens that may be drafted, None for all
+    bfloat16: bool = False  # autocast in training
     # dflash steps are quicker, having no head: more of them take the same seconds.
     steps: dict[str, int] = field(
         default_factory=lambda: {
-            "base": 1_300,
-            "dflash": 1_800,
-            "markov": 1_200,
-            "xpress": 1_200,
+            "base": 1_600,
+            "dflash": 3_400,
+            "markov": 1_800,
+            "xpress": 1_800,
         }
     )
     batch: int = 16
@@ -76,7 +93,7 @@ class Tier:
     """A target with its drafters."""
 
     name: str
-    target: TargetRecipe = field(default_factory=TargetRecipe)
+    target: TargetRecipe | PretrainedTarget = field(default_factory=TargetRecipe)
     responses: ResponseRecipe = field(default_factory=ResponseRecipe)
     arm: ArmRecipe = field(default_factory=ArmRecipe)
     seed: int = 0
@@ -84,7 +101,37 @@ class Tier:
     def folder(self, data: Path | None = None) -> Path:
         return (data or data_folder()) / "checkpoints" / self.name
 
+    def target_folder(self, checkpoints: Path) -> Path:
+        """The target's folder: beside the arms, or in the cache of fetched models."""
+        if isinstance(self.target, PretrainedTarget):
+            return self.target.folder()
+        return checkpoints / "target"
 
+
+SMOLLM2 = PretrainedTarget("HuggingFaceTB/SmolLM2-135M-Instruct", source="index")
+LAPTOP = Tier(
+    "laptop",
+    target=SMOLLM2,
+    responses=ResponseRecipe(
+        prompts=9_000,
+        greedy_share=0.5,
+        temperature=0.7,
+        max_new_tokens=320,
+        batch=96,
+        held_out=128,
+    ),
+    arm=ArmRecipe(
+        block_size=8,
+        target_layer_ids=(2, 15, 27),
+        rank=128,
+        tap_norm=True,
+        draft_vocabulary=4_096,
+        bfloat16=True,
+        steps={"base": 6_000, "dflash": 6_000, "markov": 4_000, "xpress": 4_000},
+        learning_rate=1.5e-3,
+        gamma=4.0,
+    ),
+)
 TIERS = {"pocket": Tier("pocket")}
 
 
@@ -93,6 +140,15 @@ def get_tier(name: str) -> Tier:
     if name not in TIERS:
         raise LabError(f"Unknown tier {name!r}: available are {', '.join(TIERS)}.")
     return TIERS[name]
+
+
+def model_cache() -> Path:
+    """Where fetched models are kept: XPRESS_LAB_CACHE, or the user's cache folder."""
+    named = os.environ.get("XPRESS_LAB_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "xpress-lab"
 
 
 def data_folder() -> Path:

@@ -75,6 +75,11 @@ class Target:
         ids = self.model.generation_config.eos_token_id
         return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
 
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary position embedding."""
+        return float((self.config.rope_parameters or {}).get("rope_theta", 10_000.0))
+
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache for ``rows`` texts of at most ``capacity`` tokens."""
         config = self.config
@@ -108,6 +113,18 @@ class Target:
             visible: ``[N, T, length + T]`` booleans, which cached and new tokens
                 each token sees; by default all up to its own position.
         """
+        hidden, taps = self.states(tokens, cache, tap_ids, positions, visible)
+        return TargetOutput(self.head(hidden[:, -1:] if last_only else hidden), taps)
+
+    def states(
+        self,
+        tokens: torch.Tensor,
+        cache: KVCache,
+        tap_ids: tuple[int, ...] = (),
+        positions: torch.Tensor | None = None,
+        visible: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """:meth:`forward` short of the output head: ``[N, T, H]`` and the taps."""
         new = tokens.shape[1]
         if positions is None:
             starts = torch.tensor(cache.lengths, device=tokens.device)
@@ -127,7 +144,7 @@ class Target:
         taps = None
         if tap_ids:
             taps = torch.cat([self._watched[i] for i in tap_ids], dim=-1)
-        return TargetOutput(self.head(hidden[:, -1:] if last_only else hidden), taps)
+        return hidden, taps
 
     def encode(self, prompt: str) -> list[int]:
         """A user's prompt in the chat template, ready for the answer."""

@@ -9,13 +9,24 @@ from torch import nn
 
 
 class MarkovHead(nn.Module):
-    """Low-rank bigram bias. Parameter names are the published ones."""
+    """Low-rank bigram bias. Parameter names are the published ones.
+
+    Args:
+        vocab_size: tokens that can be drafted.
+        inputs: ids that a previous token can have, ``vocab_size`` unless given.
+    """
 
     sequential = True  # decoded left to right
 
-    def __init__(self, vocab_size: int, rank: int = 256, std: float = 0.02):
+    def __init__(
+        self,
+        vocab_size: int,
+        rank: int = 256,
+        std: float = 0.02,
+        inputs: int | None = None,
+    ):
         super().__init__()
-        self.markov_w1 = nn.Embedding(vocab_size, rank)
+        self.markov_w1 = nn.Embedding(inputs or vocab_size, rank)
         self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=std)

@@ -36,9 +36,9 @@ class Fuse(nn.Module):
     once per block and reused in every pass.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, rank: int):
+    def __init__(self, hidden_size: int, inputs: int, rank: int):
         super().__init__()
-        self.w1 = nn.Embedding(vocab_size, rank)
+        self.w1 = nn.Embedding(inputs, rank)
         self.down_h = nn.Linear(hidden_size, rank, bias=False)
         self.down_g = nn.Linear(hidden_size, rank, bias=False)
         self.in_proj = nn.Linear(3 * rank, rank, bias=False)
@@ -100,7 +100,13 @@ class Read(nn.Module):
 
 
 class XPressHead(nn.Module):
-    """The four modules in order. ``w1``, ``w2`` and the rest start at N(0, std)."""
+    """The four modules in order. ``w1``, ``w2`` and the rest start at N(0, std).
+
+    Args:
+        hidden_size: H of the drafter.
+        vocab_size: tokens that can be drafted.
+        inputs: ids that a previous token can have, ``vocab_size`` unless given.
+    """
 
     sequential = False  # decoded by parallel passes
 
@@ -112,10 +118,11 @@ class XPressHead(nn.Module):
         rank: int = 256,
         mlp_ratio: int = 2,
         std: float = 0.02,
+        inputs: int | None = None,
     ):
         super().__init__()
         self.block_size = block_size
-        self.fuse = Fuse(hidden_size, vocab_size, rank)
+        self.fuse = Fuse(hidden_size, inputs or vocab_size, rank)
         self.mix = Mix(block_size, rank)
         self.trans = Trans(rank, mlp_ratio * rank)
         self.read = Read(rank, vocab_size)

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from xpress_lab.checkpoints import Arm
+from xpress_lab.borrowed import Borrowed
+from xpress_lab.checkpoints import Arm, head_sizes
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.presets import ArmRecipe
 from xpress_lab.refiners.markov import MarkovHead
@@ -20,7 +21,7 @@ from xpress_lab.refiners.xpress import XPressHead
 from xpress_lab.target import Target
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import arm_loss
-from xpress_lab.training.texts import TextSet
+from xpress_lab.training.states import StateStore
 from xpress_lab.training.trainer import Fit, Schedule, fit
 
 
@@ -41,6 +42,7 @@ def new_base(target: Target, recipe: ArmRecipe, seed: int) -> Arm:
             target_layer_ids=recipe.target_layer_ids,
             mask_token_id=target.tokenizer.mask_token_id,
             block_size=recipe.block_size,
+            rope_theta=target.rope_theta,
             tap_norm=recipe.tap_norm,
         )
     )
@@ -48,23 +50,24 @@ def new_base(target: Target, recipe: ArmRecipe, seed: int) -> Arm:
     return Arm("dflash", drafter)
 
 
-def new_arm(kind: str, base: DFlashDrafter, recipe: ArmRecipe, seed: int) -> Arm:
+def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
     """A copy of the base drafter, with an untrained head unless ``kind`` is dflash."""
-    config = base.config
+    config = base.drafter.config
+    sizes = head_sizes(config.vocab_size, base.draft_ids)
     torch.manual_seed(seed)
-    drafter = copy.deepcopy(base).train().requires_grad_(True)
+    drafter = copy.deepcopy(base.drafter).train().requires_grad_(True)
     head = None
     if kind == "markov":
-        head = MarkovHead(config.vocab_size, recipe.rank)
+        head = MarkovHead(rank=recipe.rank, **sizes)
     elif kind == "xpress":
         head = XPressHead(
             config.hidden_size,
-            config.vocab_size,
-            recipe.block_size,
-            recipe.rank,
-            recipe.mlp_ratio,
+            block_size=recipe.block_size,
+            rank=recipe.rank,
+            mlp_ratio=recipe.mlp_ratio,
+            **sizes,
         )
-    return Arm(kind, drafter, head)
+    return Arm(kind, drafter, head, base.draft_ids)
 
 
 @torch.no_grad()
@@ -87,8 +90,7 @@ def start_from_target(drafter: DFlashDrafter, target: Target) -> None:
 
 def train_arm(
     arm: Arm,
-    target: Target,
-    texts: TextSet,
+    store: StateStore,
     recipe: ArmRecipe,
     steps: int,
     folder: Path,
@@ -96,21 +98,23 @@ def train_arm(
     on_step=None,
 ) -> Fit:
     """Fit a drafter and its head to the target's texts, in place."""
-    config = arm.drafter.config
+    config, texts = arm.drafter.config, store.texts
+    borrowed = Borrowed(store.target, arm.draft_ids)
 
     def loss_of(generator: torch.Generator):
-        batch = texts.draw(recipe.batch, generator)
+        rows = texts.draw(recipe.batch, generator)
+        batch = texts.select(rows)
         anchors, kept = sample_anchors(batch, recipe.anchors, generator)
         blocks = make_blocks(
-            target,
+            borrowed,
             batch,
+            store.read(rows),
             anchors,
             kept,
             config.block_size,
             config.mask_token_id,
-            config.target_layer_ids,
         )
-        return arm_loss(arm, target, blocks, recipe, generator)
+        return arm_loss(arm, borrowed, blocks, recipe, generator)
 
     parts = nn.ModuleList([arm.drafter, *([arm.head] if arm.head else [])])
     schedule = Schedule(steps, recipe.learning_rate, recipe.warmup)

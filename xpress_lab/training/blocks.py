@@ -9,22 +9,24 @@ from dataclasses import dataclass
 
 import torch
 
-from xpress_lab.target import Target
+from xpress_lab.borrowed import Borrowed
+from xpress_lab.training.states import States
 from xpress_lab.training.texts import TextSet
 
 
 @dataclass
 class BlockBatch:
-    """A blocks from each of S texts, B slots a block.
+    """A blocks from each of S texts, B slots a block; D draft ids.
 
     taps: ``[S, L, n*H]`` target states of the whole texts.
-    block_ids: ``[S, A*B]`` anchor then masks, block after block.
+    block_ids: ``[S, A*B]`` target ids: anchor then masks, block after block.
     positions: ``[S, L + A*B]`` context positions, then the slots'.
     mask: ``[S, 1, A*B, L + A*B]`` what each slot sees.
-    previous: ``[S*A, B]`` teacher-forced previous tokens; entry 0 precedes the anchor.
-    labels: ``[S*A, B-1]`` true tokens of slots 1..B-1.
-    valid: ``[S*A, B-1]`` booleans, slots inside the response.
-    target_probs: ``[S*A, B-1, V]`` the target's distribution at those slots.
+    previous: ``[S*A, B]`` teacher-forced previous draft ids; entry 0 precedes the
+        anchor.
+    labels: ``[S*A, B-1]`` true draft ids of slots 1..B-1.
+    valid: ``[S*A, B-1]`` booleans, slots that a drafter can get right.
+    target_probs: ``[S*A, B-1, D]`` the target's probabilities at those slots.
     """
 
     taps: torch.Tensor
@@ -53,18 +55,21 @@ def sample_anchors(texts: TextSet, count: int, generator: torch.Generator):
 
 @torch.no_grad()
 def make_blocks(
-    target: Target,
+    borrowed: Borrowed,
     texts: TextSet,
+    states: States,
     anchors: torch.Tensor,
     kept: torch.Tensor,
     block_size: int,
     mask_id: int,
-    tap_ids: tuple[int, ...],
 ) -> BlockBatch:
-    """Run the target over whole texts and cut the blocks at ``anchors`` out."""
+    """Cut the blocks at ``anchors`` out of texts and of the target's states.
+
+    A block is valid up to its text's end, and up to the first token that the draft
+    vocabulary lacks: drafts are never accepted from there on.
+    """
     rows, length = texts.tokens.shape
     count = anchors.shape[1]
-    out = target.forward(texts.tokens, target.new_cache(rows, length), tap_ids)
 
     slot = torch.arange(block_size)
     places = anchors[:, :, None] + slot  # [S, A, B]
@@ -72,23 +77,28 @@ def make_blocks(
     safe = places.clamp_max(length - 1)
     row = torch.arange(rows)[:, None, None]
     tokens = texts.tokens[row, safe]
+    drafts = borrowed.to_draft(tokens)
     before = texts.tokens[row[..., 0], (anchors - 1).clamp_min(0)]
-    previous = torch.cat([before[..., None], tokens[..., :-1]], dim=-1)
+    before = borrowed.to_draft(before)
+    previous = torch.cat([before[..., None], drafts[..., :-1]], dim=-1)
     # The target's row at position i speaks about position i + 1.
-    probs = out.logits[row, safe[..., :-1]].softmax(-1)
+    logits = borrowed.logits(states.last[row, safe[..., :-1]])
+    probs = (logits - states.lse[row, safe[..., :-1]][..., None]).exp()
+    labels, known = drafts[..., 1:], drafts[..., 1:] < logits.shape[-1]
+    valid = in_bounds[..., 1:] & kept[..., None] & known.cumprod(-1).bool()
 
     block_ids = torch.full_like(tokens, mask_id)
     block_ids[..., 0] = tokens[..., 0]
     context = torch.arange(length)
     return BlockBatch(
-        taps=out.taps,
+        taps=states.taps,
         block_ids=block_ids.flatten(1),
         positions=torch.cat([context.expand(rows, -1), places.flatten(1)], dim=1),
         mask=_mask(anchors, length, block_size),
         previous=previous.view(rows * count, block_size),
-        labels=tokens[..., 1:].reshape(rows * count, -1),
-        valid=(in_bounds[..., 1:] & kept[..., None]).reshape(rows * count, -1),
-        target_probs=probs.flatten(0, 1),
+        labels=labels.where(known, 0).reshape(rows * count, -1),
+        valid=valid.reshape(rows * count, -1),
+        target_probs=probs.nan_to_num().flatten(0, 1),
     )
 
 

@@ -10,11 +10,10 @@ distribution. The terms differ in where the logits come from:
 """
 
 import torch
-import torch.nn.functional as F
 
+from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm
 from xpress_lab.presets import ArmRecipe
-from xpress_lab.target import Target
 from xpress_lab.training.blocks import BlockBatch
 
 
@@ -41,14 +40,14 @@ def block_distance(
 
 def arm_loss(
     arm: Arm,
-    target: Target,
+    borrowed: Borrowed,
     batch: BlockBatch,
     recipe: ArmRecipe,
     generator: torch.Generator,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The loss of one batch for any arm, with its parts for the log."""
-    hidden = draft_hidden(arm, target, batch)
-    base = target.head(hidden[:, 1:])
+    hidden = draft_hidden(arm, borrowed, batch)
+    base = borrowed.logits(hidden[:, 1:].contiguous())
     anchor = block_distance(base, batch, recipe)
     if arm.head is None:
         return anchor, {}
@@ -63,9 +62,9 @@ def arm_loss(
     return sum(parts.values()), {name: part.item() for name, part in parts.items()}
 
 
-def draft_hidden(arm: Arm, target: Target, batch: BlockBatch) -> torch.Tensor:
+def draft_hidden(arm: Arm, borrowed: Borrowed, batch: BlockBatch) -> torch.Tensor:
     """Drafter states of every block, ``[S*A, B, H]``."""
-    block = target.embed(batch.block_ids)
+    block = borrowed.embed(batch.block_ids)
     context = arm.drafter.project(batch.taps)
     hidden = arm.drafter(block, context, batch.positions, batch.mask)
     return hidden.reshape(len(batch.labels), -1, hidden.shape[-1])
@@ -87,13 +86,3 @@ def _own_round(arm, prepared, base, batch, recipe, generator) -> torch.Tensor:
             drafts = (base + arm.head.bias(prepared, previous)).argmax(-1)
     previous = torch.cat([head, drafts[:, :-1]], dim=1)
     return block_distance(base + arm.head.bias(prepared, previous), batch, recipe)
-
-
-def expected_length(logits: torch.Tensor, batch: BlockBatch) -> torch.Tensor:
-    """Expected emitted tokens a block under rejection with *true* prefixes.
-
-    1 + sum over slots of the product of (1 - TV) so far. Overstates online tau,
-    since the head sees true previous tokens; a training monitor only.
-    """
-    tv = 0.5 * (logits.softmax(-1) - batch.target_probs).abs().sum(-1)
-    return 1 + F.relu((1 - tv) * batch.valid).cumprod(-1).sum(-1).mean()

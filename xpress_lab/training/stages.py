@@ -29,6 +29,7 @@ from xpress_lab.training.held_out import (
     write_prompts,
 )
 from xpress_lab.training.responses import write_responses
+from xpress_lab.training.states import StateStore
 from xpress_lab.training.target_training import new_target_model, train_target
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit
@@ -144,9 +145,11 @@ class Workshop:
             arm = new_base(target, recipe, seed)
         else:
             base = load_arm(self._made_or_shipped("base"), target)
-            arm = new_arm(stage, base.drafter, recipe, seed)
+            arm = new_arm(stage, base, recipe, seed)
         steps = recipe.steps[stage]
-        done = train_arm(arm, target, texts, recipe, steps, self.work / stage, seed)
+        taps = arm.drafter.config.target_layer_ids
+        store = StateStore(target, texts, taps, self.work / "states")
+        done = train_arm(arm, store, recipe, steps, self.work / stage, seed)
         self._write_log(stage, done, texts)
         save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 

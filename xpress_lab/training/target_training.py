@@ -57,7 +57,7 @@ def train_target(
     """Fit ``model`` to ``texts`` in place."""
 
     def loss_of(generator: torch.Generator):
-        batch = texts.draw(recipe.batch, generator)
+        batch = texts.select(texts.draw(recipe.batch, generator))
         return language_model_loss(model, batch, recipe.prompt_weight), {}
 
     schedule = Schedule(recipe.steps, recipe.learning_rate, weight_decay=0.01)

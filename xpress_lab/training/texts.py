@@ -36,13 +36,13 @@ class TextSet:
         tokens = self.tokens[rows, : int(lengths.max())]
         return TextSet(tokens, self.prompt_lengths[rows], lengths)
 
-    def draw(self, count: int, generator: torch.Generator) -> "TextSet":
-        """A random batch of texts of similar length, so that little is padding."""
+    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Indices of random texts of similar length, so that little is padding."""
         order = self.lengths.argsort(stable=True)
         width = min(len(self), 8 * count)
         first = torch.randint(len(self) - width + 1, (1,), generator=generator)
         near = first + torch.randperm(width, generator=generator)[:count]
-        return self.select(order[near])
+        return order[near]
 
     def in_response(self) -> torch.Tensor:
         """``[M, L]`` booleans: which tokens belong to a response."""
