@@ -1,7 +1,12 @@
 """Fixtures shared by the tests: targets that are slow to build more than once."""
 
 import pytest
+import torch
 import toys
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from xpress_lab.pocket.tokenizer import build_tokenizer
+from xpress_lab.target import Target
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +24,22 @@ def untied_target():
 def greedy_text(target):
     """The tied target's greedy continuation of ``toys.PROMPT``, by transformers."""
     return toys.generate(target, toys.PROMPT, 170)
+
+
+@pytest.fixture
+def talker():
+    """A tiny random Llama with the pocket tokenizer, which has a chat template."""
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        eos_token_id=list(range(5, 40)),  # ends soon
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return Target(LlamaForCausalLM(config), tokenizer)

@@ -10,7 +10,13 @@ from xpress_lab import LabError, load_lab
 from xpress_lab.benchmarks import runner
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
 from xpress_lab.benchmarks.runner import Bench, RunArm, read_frame, run_bench
-from xpress_lab.benchmarks.tables import paper_layout, stage_costs, summary
+from xpress_lab.benchmarks.tables import (
+    labelled,
+    paper_layout,
+    stage_costs,
+    summary,
+    tau_by_context,
+)
 from xpress_lab.statistics import (
     acceptance_rate,
     bootstrap,
@@ -64,10 +70,24 @@ def test_sums_agree(rows):
         emitted = row["new_tokens"] - 1
         assert emitted <= row["accepted"] + row["verify_steps"]
         assert row["tau"] == pytest.approx(emitted / row["verify_steps"], abs=1e-4)
+        stretches = json.loads(row["rounds_by_context"])
+        assert sum(rounds for _, rounds, _ in stretches) == row["verify_steps"]
+        assert sum(tokens for _, _, tokens in stretches) == emitted
+        assert all(start % runner.CONTEXT_STEP == 0 for start, _, _ in stretches)
     stages = ["draft", "refine", "verify", "accept"]
     total = rows[[f"{s}_seconds" for s in stages]].sum(axis=1)
     np.testing.assert_allclose(total, rows["decode_seconds"], atol=1e-5)
     assert (rows["wall_seconds"] >= rows["decode_seconds"]).all()
+
+
+def test_tau_by_context_adds_up_to_the_pooled_tau(rows):
+    table = tau_by_context(rows)
+    for (temperature, arm), part in table.groupby(["temperature", "arm"]):
+        texts = labelled(rows)
+        texts = texts[(texts["temperature"] == temperature) & (texts["arm"] == arm)]
+        assert part["rounds"].sum() == texts["verify_steps"].sum()
+        mean = (part["tau"] * part["rounds"]).sum() / part["rounds"].sum()
+        assert mean == pytest.approx(tau_pooled(texts))
 
 
 def test_greedy_rows_hold_the_same_text(rows):

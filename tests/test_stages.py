@@ -16,7 +16,7 @@ from xpress_lab.presets import (
     get_tier,
 )
 from xpress_lab.training import cards
-from xpress_lab.training.stages import STAGES, Workshop
+from xpress_lab.training.pocket_workshop import PocketWorkshop
 
 TINY = Tier(
     "pocket",
@@ -36,13 +36,13 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cards, "GRADED", 1)
         said = []
-        Workshop(TINY, out, out / "work").run(say=said.append)
+        PocketWorkshop(TINY, out, out / "work").run(say=said.append)
     return out, said
 
 
 def test_all_stages_run_and_leave_loadable_weights(made):
     out, said = made
-    assert [line.split(":")[0] for line in said] == list(STAGES)
+    assert [line.split(":")[0] for line in said] == list(PocketWorkshop.stages)
     lab = Lab(TINY, out, torch.device("cpu"), torch.float32)
     for kind in ("dflash", "markov", "xpress"):
         assert lab.arm(kind).kind == kind
@@ -55,14 +55,14 @@ def test_a_second_run_finds_everything_present(made):
     out, _ = made
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
     said = []
-    Workshop(TINY, out, out / "work").run(say=said.append)
+    PocketWorkshop(TINY, out, out / "work").run(say=said.append)
     assert all(line.endswith("present") for line in said)
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
 
 
 def test_the_same_seed_gives_the_same_weights(made, tmp_path):
     out, _ = made
-    again = Workshop(TINY, tmp_path, tmp_path / "work")
+    again = PocketWorkshop(TINY, tmp_path, tmp_path / "work")
     again.run(("target", "responses", "base", "xpress"), say=lambda _: None)
     for stage in ("target", "base", "xpress"):
         name = f"{stage}/model.safetensors"
@@ -83,7 +83,7 @@ def test_every_arm_starts_from_the_same_base(made):
 def test_a_stage_without_its_input_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("XPRESS_LAB_DATA", str(tmp_path))
     with pytest.raises(LabError, match="No target model"):
-        Workshop(TINY, tmp_path, tmp_path / "work").run(("base",), say=print)
+        PocketWorkshop(TINY, tmp_path, tmp_path / "work").run(("base",), say=print)
 
 
 def test_the_shipped_recipe_is_the_default():

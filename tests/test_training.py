@@ -9,7 +9,10 @@
 * A resumed run equals an uninterrupted one, bit by bit.
 """
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +26,7 @@ from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod
 from xpress_lab.presets import ArmRecipe
+from xpress_lab.target import Target
 from xpress_lab.training import states as states_module
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import (
@@ -31,9 +35,10 @@ from xpress_lab.training.losses import (
     draft_hidden,
     slot_weights,
 )
+from xpress_lab.training.monitoring import online_tau
 from xpress_lab.training.states import StateStore, target_states
 from xpress_lab.training.texts import TextSet
-from xpress_lab.training.trainer import Schedule, fit
+from xpress_lab.training.trainer import Monitor, Schedule, fit
 
 BLOCK, TAPS = 5, (0, 2)
 KINDS = ["dflash", "markov", "xpress"]
@@ -403,7 +408,7 @@ class Crash(Exception):
     pass
 
 
-def toy_run(folder, steps=12, crash_at=None, seed=0):
+def toy_run(folder, steps=12, crash_at=None, seed=0, accumulate=1):
     """A small regression whose data come from the generator alone."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
@@ -417,8 +422,8 @@ def toy_run(folder, steps=12, crash_at=None, seed=0):
         if step == crash_at:
             raise Crash
 
-    schedule = Schedule(steps, 1e-2, warmup=0.2, weight_decay=0.01, save_every=3)
-    log = fit("toy", module, loss_of, schedule, folder, seed, on_step).log
+    schedule = Schedule(steps, 1e-2, 0.2, 0.01, save_every=3, accumulate=accumulate)
+    log = fit("toy", module, loss_of, schedule, Path(folder), seed, on_step).log
     return module, log
 
 
@@ -496,3 +501,84 @@ def test_schedule_warms_up_and_ends_near_zero():
     assert factors[10] == 1 and factors[-1] < 1e-3
     assert factors[10:] == sorted(factors[10:], reverse=True)
     assert all(factor > 0 for factor in factors)
+
+
+# --- larger batches, the best weights -----------------------------------------
+
+TWO_WORKERS = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from test_training import toy_run
+module, log = toy_run(sys.argv[2], accumulate=int(sys.argv[3]))
+from xpress_lab.training.workers import Workers
+torch.save(module.state_dict(), f"{sys.argv[2]}/end-{Workers().rank}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_batches_twice_as_large(tmp_path):
+    """`accelerate launch` on two processes takes the steps of one that accumulates."""
+    script = tmp_path / "run.py"
+    script.write_text(TWO_WORKERS, encoding="utf-8")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu"]
+    launch += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    launch += ["--dynamo_backend", "no", "--main_process_port", "0"]
+    here = str(Path(__file__).parent)
+    subprocess.run([*launch, str(script), here, str(tmp_path), "1"], check=True)
+    alone, _ = toy_run(tmp_path / "alone", accumulate=2)
+    for rank in range(2):
+        end = torch.load(tmp_path / f"end-{rank}.pt", weights_only=True)
+        for name, value in alone.state_dict().items():
+            assert_close(end[name], value)
+
+
+def test_accumulated_batches_count_as_one_larger_batch(tmp_path):
+    weight = nn.Parameter(torch.zeros(1))
+    module = nn.Module()
+    module.weight = weight
+    seen = []
+
+    def loss_of(generator):
+        seen.append(torch.rand(1, generator=generator))
+        return (weight * seen[-1]).sum() + 0 * weight.sum(), {}
+
+    fit("toy", module, loss_of, Schedule(1, 1e-2, accumulate=3), tmp_path)
+    assert len(seen) == 3 and len({s.item() for s in seen}) == 3
+    assert_close(weight.grad, torch.stack(seen).mean(0))
+
+
+def test_the_weights_that_score_best_are_kept(tmp_path):
+    scores, kept = iter([1.0, 3.0, 2.0]), {}
+    module = nn.Linear(2, 1)
+
+    def score():
+        value = next(scores)
+        kept[value] = module.weight.detach().clone()
+        assert not module.training
+        return value
+
+    def loss_of(generator):
+        return module(torch.rand(4, 2, generator=generator)).square().sum(), {}
+
+    monitor = Monitor("tau", score, every=4)
+    schedule = Schedule(10, 1e-1)
+    log = fit("toy", module, loss_of, schedule, tmp_path, monitor=monitor).log
+    assert log.tau.dropna().tolist() == [1.0, 3.0, 2.0]  # after 4, 8 and the last
+    assert torch.equal(module.weight, kept[3.0])
+    assert not torch.equal(kept[2.0], kept[3.0])
+
+
+def test_online_tau_is_the_loop_s(target, texts):
+    arm = new_arm("xpress", target)
+
+    class Words:
+        def decode(self, *_, **__):
+            return ""
+
+    speaking = Target(target.model, Words())
+    speaking.encode = lambda _: toys.PROMPT
+    tau = online_tau(arm, speaking, ["a", "b"], max_new_tokens=30)
+    method = BlockMethod("xpress", target, arm.drafter, arm.head.fold(), 6)
+    rounds = decode(target, method, toys.PROMPT, max_new_tokens=30).rounds
+    assert tau == pytest.approx(sum(r.emitted for r in rounds) / len(rounds))

@@ -105,11 +105,15 @@ def strong_head(
     dtype: torch.dtype = torch.float64,
     seed: int = 3,
     size: float = 3.0,
+    inputs: int | None = None,
 ):
     """A random head, mixer included, whose bias has standard deviation ``size``."""
     xpress = kind == "xpress"
-    head = XPressHead(hidden, vocab, block_size, rank) if xpress else None
-    head = (head or MarkovHead(vocab, rank)).double()
+    inputs = inputs or vocab
+    if xpress:
+        head = XPressHead(hidden, vocab, block_size, rank, inputs=inputs).double()
+    else:
+        head = MarkovHead(vocab, rank, inputs=inputs).double()
     fill(head, seed)
     table = head.fuse.w1 if xpress else head.markov_w1
     read_out = head.read.w2 if xpress else head.markov_w2
@@ -117,7 +121,7 @@ def strong_head(
     states = torch.randn(
         (64, block_size, hidden), generator=generator, dtype=torch.float64
     )
-    previous = torch.randint(vocab, (64, block_size), generator=generator)
+    previous = torch.randint(inputs, (64, block_size), generator=generator)
     with torch.no_grad():
         table.weight *= 2.0 * rank**0.5
         if xpress:
@@ -240,7 +244,12 @@ class EnumerableTarget:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden @ self.read_out.T
 
-    def method(self, name: str, block_size: int, passes: int | None) -> BlockMethod:
+    def head_rows(self, ids: torch.Tensor):
+        return self.read_out[ids], None
+
+    def method(
+        self, name: str, block_size: int, passes: int | None, draft_ids=None
+    ) -> BlockMethod:
         """A real drafter and head on this target; the mask id has its own row."""
         drafter = DFlashDrafter(
             DFlashConfig(
@@ -260,10 +269,18 @@ class EnumerableTarget:
         fill(drafter, seed=4)
         head = None
         if name != "dflash":
+            vocab = self.vocab_size if draft_ids is None else len(draft_ids)
+            inputs = vocab + (draft_ids is not None)
             head = strong_head(
-                name, block_size, self.vocab_size, self.hidden, rank=3, size=1.0
+                name,
+                block_size,
+                vocab,
+                self.hidden,
+                rank=3,
+                size=1.0,
+                inputs=inputs,
             ).fold()
-        return BlockMethod(name, self, drafter.eval(), head, passes)
+        return BlockMethod(name, self, drafter.eval(), head, passes, draft_ids)
 
 
 def exact_law(table: torch.Tensor, first: int, second: int, length: int):

@@ -29,9 +29,7 @@ class Borrowed:
             return
         check_draft_ids(draft_ids, target.vocab_size)
         self.draft_ids = draft_ids.to(target.device)
-        head = target.model.get_output_embeddings()
-        self.weight = head.weight[self.draft_ids]
-        self.bias = None if head.bias is None else head.bias[self.draft_ids]
+        self.weight, self.bias = target.head_rows(self.draft_ids)
         count = len(draft_ids)
         self.index = torch.full((target.vocab_size,), count, device=target.device)
         self.index[self.draft_ids] = torch.arange(count, device=target.device)

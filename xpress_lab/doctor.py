@@ -25,15 +25,15 @@ def findings() -> dict[str, str | list[str]]:
     tiers = []
     for tier in TIERS.values():
         try:
-            present = (tier.folder() / "target" / "model.safetensors").is_file()
+            target = tier.target_folder(tier.folder())
+            present = (target / "model.safetensors").is_file()
         except LabError as error:
             missing.append(str(error))
             continue
-        tiers.append(f"{tier.name} ({'present' if present else 'absent'})")
-        if not present:
-            missing.append(
-                f"weights of tier {tier.name}: xpress-lab train --tier {tier.name}"
-            )
+        how = "present" if present else f"absent: xpress-lab fetch {tier.name}"
+        tiers.append(f"{tier.name} ({how})")
+        if not present and tier.name == "pocket":
+            missing.append("weights of tier pocket: xpress-lab train --tier pocket")
     try:
         lab = version("xpress-lab")
     except PackageNotFoundError:

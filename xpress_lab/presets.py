@@ -52,7 +52,9 @@ class ResponseRecipe:
     temperature: float = 1.0  # of the other half
     max_new_tokens: int = 128
     batch: int = 128
-    held_out: int = 72  # evaluation prompts a benchmark, never trained on
+    held_out: int = 72  # evaluation prompts a family, never trained on
+    own_questions: int = 0  # of a pretrained target, asked by itself
+    templates: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,13 @@ class ArmRecipe:
     """Size and training of a drafter and its head; losses as in methods 2.6."""
 
     block_size: int = 16
-    target_layer_ids: tuple[int, ...] = (0, 1, 2)
+    target_layer_ids: tuple[int, ...] | None = (0, 1, 2)  # None: three, spread evenly
     drafter_layers: int = 2
     rank: int = 128
     mlp_ratio: int = 2
     tap_norm: bool = False
+    intermediate_size: int | None = None  # of the drafter's MLPs; None: the target's
+    norm_scale: float = 1.0  # on the target's final norm, at the start
     draft_vocabulary: int | None = None  # tokens that may be drafted, None for all
     bfloat16: bool = False  # autocast in training
     # dflash steps are quicker, having no head: more of them take the same seconds.
@@ -80,6 +84,7 @@ class ArmRecipe:
     anchors: int = 4  # blocks per text: many texts teach more than many blocks
     learning_rate: float = 3e-3
     warmup: float = 0.04
+    accumulate: int = 1  # batches a step
     gamma: float = 7.0  # decay of slot weights
     ce_weight: float = 0.1
     l1_weight: float = 0.9  # of the L1 distance, which is twice the TV distance
@@ -113,18 +118,19 @@ LAPTOP = Tier(
     "laptop",
     target=SMOLLM2,
     responses=ResponseRecipe(
-        prompts=9_000,
         greedy_share=0.5,
         temperature=0.7,
         max_new_tokens=320,
         batch=96,
-        held_out=128,
+        own_questions=3_000,
+        templates=2_400,
     ),
     arm=ArmRecipe(
         block_size=8,
-        target_layer_ids=(2, 15, 27),
+        target_layer_ids=None,
         rank=128,
         tap_norm=True,
+        norm_scale=0.4,
         draft_vocabulary=4_096,
         bfloat16=True,
         steps={"base": 6_000, "dflash": 6_000, "markov": 4_000, "xpress": 4_000},
@@ -132,7 +138,7 @@ LAPTOP = Tier(
         gamma=4.0,
     ),
 )
-TIERS = {"pocket": Tier("pocket")}
+TIERS = {"pocket": Tier("pocket"), "laptop": LAPTOP}
 
 
 def get_tier(name: str) -> Tier:

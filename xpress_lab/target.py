@@ -80,16 +80,38 @@ class Target:
         """Base of the rotary position embedding."""
         return float((self.config.rope_parameters or {}).get("rope_theta", 10_000.0))
 
+    @property
+    def head_dim(self) -> int:
+        named = getattr(self.config, "head_dim", None)
+        return named or self.config.hidden_size // self.config.num_attention_heads
+
+    @property
+    def pad_id(self) -> int:
+        """Filler of short rows; attention never sees it, so any id will do."""
+        pad = self.tokenizer.pad_token_id
+        return pad if pad is not None else self.stop_ids[0] if self.stop_ids else 0
+
+    @property
+    def mask_token_id(self) -> int:
+        """The id that stands for "to be drafted": the tokenizer's mask token, or else
+        its last special token, which chat models never write."""
+        if self.tokenizer.mask_token_id is not None:
+            return self.tokenizer.mask_token_id
+        ordinary = {*self.stop_ids, *self.tokenizer.all_special_ids}
+        spare = set(self.tokenizer.added_tokens_decoder) - ordinary
+        if not spare:
+            raise LabError("This tokenizer has no spare token to serve as a mask.")
+        return max(spare)
+
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache for ``rows`` texts of at most ``capacity`` tokens."""
         config = self.config
-        head_dim = getattr(config, "head_dim", None)
         return KVCache(
             layers=config.num_hidden_layers,
             rows=rows,
             heads=config.num_key_value_heads or config.num_attention_heads,
             capacity=capacity,
-            head_dim=head_dim or config.hidden_size // config.num_attention_heads,
+            head_dim=self.head_dim,
             device=self.device,
             dtype=self.dtype,
         )
@@ -163,6 +185,11 @@ class Target:
         """The target's own output head: ``[..., H]`` to logits ``[..., V]``."""
         return self.model.get_output_embeddings()(hidden)
 
+    def head_rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight ``[D, H]`` and bias ``[D]`` of the output head for some ids."""
+        head = self.model.get_output_embeddings()
+        return head.weight[ids], None if head.bias is None else head.bias[ids]
+
     def watch(self, tap_ids: tuple[int, ...]) -> None:
         """Have the outputs of these layers remembered at each forward pass.
 
@@ -213,3 +240,14 @@ def check_taps(tap_ids, num_layers: int) -> tuple[int, ...]:
             f"for a target of {num_layers} layers."
         )
     return taps
+
+
+def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """Layers to tap when a new drafter is trained, evenly spaced (methods 1.1).
+
+    Never for loading: published checkpoints deviate from this formula.
+    """
+    if count == 1:
+        return check_taps((num_layers // 2,), num_layers)
+    gap = (num_layers - 4) / (count - 1)
+    return check_taps([round(1 + i * gap) for i in range(count)], num_layers)

@@ -1,45 +1,65 @@
-"""Is our own plain decoding a fair baseline? Timed against transformers' generate."""
+"""Other people's decoding on the same target, timed in turns with ours.
+
+transformers offers plain generation, prompt lookup, and a dFlash mode that drives a
+drafter through its own loop: the first is the baseline that must not be a straw man,
+the last is an independent loop around the very same drafter.
+"""
 
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import torch
+from torch import nn
+from transformers import GenerationConfig, Qwen3Config
 
 from xpress_lab.decoding import decode
+from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.lab import Lab
+from xpress_lab.methods import Method
+
+PEERS = {
+    "generate": {},
+    "prompt lookup": {"prompt_lookup_num_tokens": 10},
+}
 
 
-def against_generate(
-    lab: Lab, prompts: list[str], rounds: int = 3, max_new_tokens: int = 64
-) -> pd.DataFrame:
-    """Greedy ``ar`` and ``model.generate`` on the same prompts, taking turns.
+class HostedDrafter(nn.Module):
+    """A dFlash drafter under the argument names of transformers' dFlash mode.
 
-    Both times hold the prefill. The first round warms up and is dropped.
-    Columns: prompt_id, round, ours_seconds, generate_seconds, same_text.
+    That mode reads drafts off the target's whole output head, so a drafter with a
+    draft vocabulary may draft other tokens there than in our loop; texts agree.
     """
-    method, rows = lab.method("ar"), []
-    for turn in range(rounds + 1):
-        for number, prompt in enumerate(prompts):
-            ids = lab.target.encode(prompt)
-            started = time.perf_counter()
-            ours = decode(lab.target, method, ids, max_new_tokens=max_new_tokens)
-            between = time.perf_counter()
-            theirs = generate(lab, ids, max_new_tokens)
-            ended = time.perf_counter()
-            rows.append(
-                {
-                    "prompt_id": number,
-                    "round": turn,
-                    "ours_seconds": between - started,
-                    "generate_seconds": ended - between,
-                    "same_text": ours.tokens == theirs,
-                }
-            )
-    frame = pd.DataFrame(rows)
-    return frame[frame["round"] > 0]
+
+    def __init__(self, drafter: DFlashDrafter):
+        super().__init__()
+        self.drafter, own = drafter, drafter.config
+        self.config = Qwen3Config(
+            num_hidden_layers=own.num_hidden_layers,
+            block_size=own.block_size,
+            mask_token_id=own.mask_token_id,
+            target_layer_ids=list(own.target_layer_ids),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.drafter.norm.weight.device
+
+    def forward(
+        self,
+        noise_embeds: torch.Tensor,
+        context_hidden_states: torch.Tensor,
+        position_ids: torch.Tensor,
+        cache=None,
+        **_,
+    ) -> SimpleNamespace:
+        """``last_hidden_state`` ``[1, B, H]``; the host keeps the cache."""
+        context = self.drafter.project(context_hidden_states)
+        states = self.drafter(noise_embeds, context, position_ids, cache=cache)
+        return SimpleNamespace(last_hidden_state=states)
 
 
-def generate(lab: Lab, ids: list[int], max_new_tokens: int) -> list[int]:
+def generate(lab: Lab, ids: list[int], max_new_tokens: int, **how) -> list[int]:
     """transformers' own greedy continuation."""
     prompt = torch.tensor([ids], device=lab.target.device)
     out = lab.target.model.generate(
@@ -47,5 +67,109 @@ def generate(lab: Lab, ids: list[int], max_new_tokens: int) -> list[int]:
         attention_mask=torch.ones_like(prompt),
         do_sample=False,
         max_new_tokens=max_new_tokens,
+        pad_token_id=lab.target.pad_id,
+        **how,
     )
     return out[0, len(ids) :].tolist()
+
+
+def generate_dflash(
+    lab: Lab, ids: list[int], max_new_tokens: int, hosted: HostedDrafter
+) -> list[int]:
+    """transformers' loop around one of our drafters."""
+    settings = GenerationConfig.from_dict(lab.target.model.generation_config.to_dict())
+    settings.update(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        pad_token_id=lab.target.pad_id,
+        speculation_type="dflash",
+    )
+    prompt = torch.tensor([ids], device=lab.target.device)
+    out = lab.target.model.generate(
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        assistant_model=hosted,
+        generation_config=settings,
+    )
+    return out[0, len(ids) :].tolist()
+
+
+def race(
+    lab: Lab,
+    prompts: dict[str, list[str]],
+    methods: list[Method],
+    rounds: int = 1,
+    max_new_tokens: int = 64,
+) -> pd.DataFrame:
+    """Greedy decoding by our methods and by transformers, taking turns.
+
+    A first round warms up and is dropped. ``seconds`` is the time of all tokens less
+    that of the first alone, so that prefill is left out on both sides.
+    Columns: runner, benchmark, prompt_id, round, new_tokens, seconds, whole_seconds,
+    same_text (as transformers' plain generation).
+    """
+    hosted = HostedDrafter(lab.arm("dflash").drafter)
+    runners = {name: _generate_by(lab, how) for name, how in PEERS.items()}
+    runners["dflash in transformers"] = lambda ids, new: generate_dflash(
+        lab, ids, new, hosted
+    )
+    for method in methods:
+        runners[f"ours: {method.name}"] = _decode_by(lab, method)
+    rows = []
+    for turn in range(rounds + 1):
+        for name, texts in prompts.items():
+            for number, prompt in enumerate(texts):
+                ids = lab.target.encode(prompt)
+                found = {
+                    r: _timed(run, ids, max_new_tokens) for r, run in runners.items()
+                }
+                plain = found["generate"][0]
+                rows += [
+                    {
+                        "runner": runner,
+                        "benchmark": name,
+                        "prompt_id": number,
+                        "round": turn,
+                        "new_tokens": len(tokens),
+                        "seconds": whole - first,
+                        "whole_seconds": whole,
+                        "same_text": tokens == plain,
+                    }
+                    for runner, (tokens, whole, first) in found.items()
+                ]
+    frame = pd.DataFrame(rows)
+    return frame[frame["round"] > 0]
+
+
+def speed_over_generate(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median over texts and rounds of each runner's speed, in units of plain
+    ``generate``'s; columns: speed, low and high quartile, texts that agree.
+    """
+    index = ["benchmark", "prompt_id", "round"]
+    seconds = rows.pivot(index=index, columns="runner", values="seconds")
+    ratio = seconds.rdiv(seconds["generate"], axis=0)
+    return pd.DataFrame(
+        {
+            "speed": ratio.median().round(3),
+            "low": ratio.quantile(0.25).round(3),
+            "high": ratio.quantile(0.75).round(3),
+            "same_text": rows.groupby("runner")["same_text"].mean().round(3),
+        }
+    )
+
+
+def _timed(run, ids: list[int], new: int) -> tuple[list[int], float, float]:
+    """Tokens, seconds for all of them, seconds for the first alone."""
+    started = time.perf_counter()
+    run(ids, 1)
+    between = time.perf_counter()
+    tokens = run(ids, new)
+    return tokens, time.perf_counter() - between, between - started
+
+
+def _generate_by(lab: Lab, how: dict):
+    return lambda ids, new: generate(lab, ids, new, **how)
+
+
+def _decode_by(lab: Lab, method: Method):
+    return lambda ids, new: decode(lab.target, method, ids, max_new_tokens=new).tokens

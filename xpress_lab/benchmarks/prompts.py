@@ -6,22 +6,31 @@ import random
 from pathlib import Path
 
 from xpress_lab.errors import LabError
-from xpress_lab.presets import get_tier
+from xpress_lab.presets import get_tier, model_cache
 
 SHUFFLE_SEED = 0  # the protocol's: shuffle, then take the first ones (methods 6.2)
 
 
 def prompt_folder(tier: str, given: str | Path | None = None) -> Path:
-    """Where prompts are read: ``given``, XPRESS_LAB_PROMPTS, or the tier's own."""
+    """Where prompts are read: ``given``, XPRESS_LAB_PROMPTS, or the tier's own.
+
+    The pocket tier ships its prompts, for others they are fetched.
+    """
     named = given or os.environ.get("XPRESS_LAB_PROMPTS")
-    folder = Path(named) if named else get_tier(tier).folder() / "prompts"
+    own = get_tier(tier).folder() / "prompts"
+    folder = Path(named) if named else own if own.is_dir() else fetched_prompts()
     if not folder.is_dir() or not any(folder.glob("*.jsonl")):
         raise LabError(
             f"No prompts in {folder}: it should hold NAME.jsonl files with one "
-            '{"turns": ["..."]} a line. Leave --prompts and XPRESS_LAB_PROMPTS out '
-            "to use the tier's own."
+            '{"turns": ["..."]} a line. Name such a folder by --prompts or '
+            "XPRESS_LAB_PROMPTS, or run: xpress-lab fetch prompts"
         )
     return folder
+
+
+def fetched_prompts() -> Path:
+    """Where ``xpress-lab fetch prompts`` puts the seven benchmarks."""
+    return model_cache() / "prompts"
 
 
 def benchmark_names(folder: Path, wanted: str = "all") -> list[str]:

@@ -22,6 +22,7 @@ from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import distinct_n, longest_run
 
+CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
 KEY = ("method", "passes", "temperature", "benchmark", "prompt_id", "seed")
 COLUMNS = (
     "tier",
@@ -34,6 +35,7 @@ COLUMNS = (
     "tau",
     "accepted",
     "accepted_per_slot",
+    "rounds_by_context",
     "head_passes",
     "decode_seconds",
     "prefill_seconds",
@@ -165,6 +167,7 @@ def _measures(text: Generation) -> dict:
         "tau": round(text.tau, 5),
         "accepted": sum(r.accepted for r in text.rounds),
         "accepted_per_slot": json.dumps(reached),
+        "rounds_by_context": json.dumps(_by_context(text), separators=(",", ":")),
         "head_passes": sum(r.passes for r in text.rounds),
         "decode_seconds": round(text.decode_seconds, 7),
         **seconds,
@@ -172,6 +175,18 @@ def _measures(text: Generation) -> dict:
         "longest_run": longest_run(text.tokens),
         "token_hash": blake2b(repr(text.tokens).encode(), digest_size=6).hexdigest(),
     }
+
+
+def _by_context(text: Generation) -> list[list[int]]:
+    """``[tokens before, rounds, emitted]`` for each stretch of the context."""
+    stretches: dict[int, list[int]] = {}
+    position = len(text.prompt) + 1  # the prefill's own token is there already
+    for r in text.rounds:
+        stretch = stretches.setdefault(position // CONTEXT_STEP, [0, 0])
+        stretch[0] += 1
+        stretch[1] += r.emitted
+        position += r.emitted
+    return [[n * CONTEXT_STEP, *counts] for n, counts in sorted(stretches.items())]
 
 
 def _provenance(lab: Lab) -> dict:
@@ -212,7 +227,15 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     """Rows as a tidy frame with numbers where numbers belong."""
     frame = pd.DataFrame(rows, columns=COLUMNS)
     text = {"tier", "target", "method", "passes", "benchmark", "accepted_per_slot"}
-    text |= {"token_hash", "device", "dtype", "machine", "git_commit", "versions"}
+    text |= {
+        "rounds_by_context",
+        "token_hash",
+        "device",
+        "dtype",
+        "machine",
+        "git_commit",
+        "versions",
+    }
     for column in set(COLUMNS) - text:
         frame[column] = pd.to_numeric(frame[column])
     return frame

@@ -1,5 +1,6 @@
 """Tables in the paper's layout, from tidy rows."""
 
+import json
 from functools import cache
 
 import pandas as pd
@@ -111,6 +112,23 @@ def tau_gains(rows: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
+
+
+def tau_by_context(rows: pd.DataFrame) -> pd.DataFrame:
+    """Pooled tau by length of the context (prompt and answer so far).
+
+    Columns: temperature, arm, context (tokens, start of a stretch), rounds, tau.
+    """
+    lines = [
+        {"temperature": row.temperature, "arm": row.arm, "context": start,
+         "rounds": rounds, "emitted": emitted}
+        for row in labelled(rows).itertuples()
+        for start, rounds, emitted in json.loads(row.rounds_by_context)
+    ]  # fmt: skip
+    keys = ["temperature", "arm", "context"]
+    table = pd.DataFrame(lines).groupby(keys, sort=False).sum().reset_index()
+    table["tau"] = table["emitted"] / table["rounds"]
+    return table.drop(columns="emitted").sort_values(keys)
 
 
 @cache

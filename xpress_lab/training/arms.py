@@ -18,36 +18,42 @@ from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.presets import ArmRecipe
 from xpress_lab.refiners.markov import MarkovHead
 from xpress_lab.refiners.xpress import XPressHead
-from xpress_lab.target import Target
+from xpress_lab.target import Target, default_taps
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import arm_loss
 from xpress_lab.training.states import StateStore
-from xpress_lab.training.trainer import Fit, Schedule, fit
+from xpress_lab.training.trainer import Fit, Monitor, Schedule, fit
 
 
-def new_base(target: Target, recipe: ArmRecipe, seed: int) -> Arm:
+def new_base(
+    target: Target,
+    recipe: ArmRecipe,
+    seed: int,
+    draft_ids: torch.Tensor | None = None,
+) -> Arm:
     """A drafter of the recipe's size, started from the target's last layers."""
     config = target.config
     torch.manual_seed(seed)
     drafter = DFlashDrafter(
         DFlashConfig(
             hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
+            intermediate_size=recipe.intermediate_size or config.intermediate_size,
             num_hidden_layers=recipe.drafter_layers,
             num_attention_heads=config.num_attention_heads,
             num_key_value_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
+            head_dim=target.head_dim,
             vocab_size=config.vocab_size,
             num_target_layers=config.num_hidden_layers,
-            target_layer_ids=recipe.target_layer_ids,
-            mask_token_id=target.tokenizer.mask_token_id,
+            target_layer_ids=recipe.target_layer_ids
+            or default_taps(config.num_hidden_layers, 3),
+            mask_token_id=target.mask_token_id,
             block_size=recipe.block_size,
             rope_theta=target.rope_theta,
             tap_norm=recipe.tap_norm,
         )
     )
-    start_from_target(drafter, target)
-    return Arm("dflash", drafter)
+    start_from_target(drafter, target, recipe.norm_scale)
+    return Arm("dflash", drafter, draft_ids=draft_ids)
 
 
 def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
@@ -55,7 +61,7 @@ def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
     config = base.drafter.config
     sizes = head_sizes(config.vocab_size, base.draft_ids)
     torch.manual_seed(seed)
-    drafter = copy.deepcopy(base.drafter).train().requires_grad_(True)
+    drafter = copy.deepcopy(base.drafter).float().train().requires_grad_(True)
     head = None
     if kind == "markov":
         head = MarkovHead(rank=recipe.rank, **sizes)
@@ -71,21 +77,50 @@ def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
 
 
 @torch.no_grad()
-def start_from_target(drafter: DFlashDrafter, target: Target) -> None:
+def start_from_target(
+    drafter: DFlashDrafter, target: Target, norm_scale: float = 1.0
+) -> None:
     """Begin as the target's own last layers, reading the last tap alone.
 
     ``fc`` passes the last tap through and the norms are the target's, so that the
     first drafter layer sees what the layer after that tap sees. The output is
-    already in the space that the borrowed head reads.
+    already in the space that the borrowed head reads; ``norm_scale`` below one makes
+    it less sure of itself, which suits a model that guesses ahead.
     """
     decoder, size = target.model.get_decoder(), drafter.config.hidden_size
     late = decoder.layers[-len(drafter.layers) :]
     for layer, source in zip(drafter.layers, late, strict=True):
-        layer.load_state_dict(source.state_dict())
-    drafter.norm.load_state_dict(decoder.norm.state_dict())
-    drafter.hidden_norm.load_state_dict(late[0].input_layernorm.state_dict())
+        state = {name: value.float() for name, value in source.state_dict().items()}
+        keep_strongest(state, drafter.config.intermediate_size)
+        if "self_attn.q_norm.weight" not in state:
+            add_head_norms(state, drafter.config.head_dim)
+        layer.load_state_dict(state)
+    drafter.norm.weight.copy_(decoder.norm.weight * norm_scale)
+    drafter.hidden_norm.weight.copy_(late[0].input_layernorm.weight)
     drafter.fc.weight.zero_()
     drafter.fc.weight[:, -size:] = torch.eye(size)
+
+
+def keep_strongest(state: dict[str, torch.Tensor], width: int) -> None:
+    """Thin a layer's SwiGLU to its ``width`` neurons with the largest weights."""
+    gate, up, down = (f"mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
+    strength = state[gate].norm(dim=1) * state[up].norm(dim=1) * state[down].norm(dim=0)
+    kept = strength.topk(width).indices.sort().values
+    state[gate], state[up] = state[gate][kept], state[up][kept]
+    state[down] = state[down][:, kept]
+
+
+def add_head_norms(state: dict[str, torch.Tensor], head_dim: int) -> None:
+    """Norm scales for queries and keys of a target that does not norm them.
+
+    The scale is the size that the projection gives white input, per channel and over
+    heads, so that attention starts about as sharp as the target's.
+    """
+    scale = state["input_layernorm.weight"]
+    for name in ("q", "k"):
+        power = (state[f"self_attn.{name}_proj.weight"] * scale).square().sum(dim=1)
+        size = power.view(-1, head_dim).mean(dim=0).sqrt()
+        state[f"self_attn.{name}_norm.weight"] = size
 
 
 def train_arm(
@@ -95,7 +130,7 @@ def train_arm(
     steps: int,
     folder: Path,
     seed: int = 0,
-    on_step=None,
+    monitor: Monitor | None = None,
 ) -> Fit:
     """Fit a drafter and its head to the target's texts, in place."""
     config, texts = arm.drafter.config, store.texts
@@ -114,8 +149,13 @@ def train_arm(
             config.block_size,
             config.mask_token_id,
         )
-        return arm_loss(arm, borrowed, blocks, recipe, generator)
+        with torch.autocast(
+            store.target.device.type, torch.bfloat16, enabled=recipe.bfloat16
+        ):
+            return arm_loss(arm, borrowed, blocks, recipe, generator)
 
     parts = nn.ModuleList([arm.drafter, *([arm.head] if arm.head else [])])
-    schedule = Schedule(steps, recipe.learning_rate, recipe.warmup)
-    return fit(arm.kind, parts, loss_of, schedule, folder, seed, on_step)
+    schedule = Schedule(
+        steps, recipe.learning_rate, recipe.warmup, accumulate=recipe.accumulate
+    )
+    return fit(arm.kind, parts, loss_of, schedule, folder, seed, monitor=monitor)

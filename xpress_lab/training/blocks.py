@@ -83,7 +83,8 @@ def make_blocks(
     previous = torch.cat([before[..., None], drafts[..., :-1]], dim=-1)
     # The target's row at position i speaks about position i + 1.
     logits = borrowed.logits(states.last[row, safe[..., :-1]])
-    probs = (logits - states.lse[row, safe[..., :-1]][..., None]).exp()
+    lse = states.lse[row, safe[..., :-1]][..., None]
+    probs = (logits.to(lse.dtype) - lse).exp()
     labels, known = drafts[..., 1:], drafts[..., 1:] < logits.shape[-1]
     valid = in_bounds[..., 1:] & kept[..., None] & known.cumprod(-1).bool()
 

@@ -30,6 +30,7 @@ def block_distance(
     |.|_1 is twice the total variation distance, so l1 = 0.9 weighs TV by 1.8;
     1 - TV is the probability that rejection sampling keeps the slot.
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_p = logits.log_softmax(-1)
     ce = -log_p.gather(-1, batch.labels[..., None]).squeeze(-1)
     l1 = (log_p.exp() - batch.target_probs).abs().sum(-1)

@@ -1,0 +1,108 @@
+"""Drafters for a target from elsewhere, from its own questions to loadable arms."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from xpress_lab.decoding import decode
+from xpress_lab.errors import LabError
+from xpress_lab.lab import Lab
+from xpress_lab.methods import PlainDecoding
+from xpress_lab.presets import ArmRecipe, PretrainedTarget, ResponseRecipe, Tier
+from xpress_lab.training.laptop_workshop import LaptopWorkshop
+from xpress_lab.training.questions import evaluated
+from xpress_lab.training.tiers import open_workshop
+
+ARM = ArmRecipe(
+    block_size=4,
+    target_layer_ids=None,
+    drafter_layers=1,
+    rank=8,
+    tap_norm=True,
+    intermediate_size=24,
+    norm_scale=0.4,
+    draft_vocabulary=60,
+    bfloat16=True,
+    batch=4,
+    accumulate=2,
+    steps=dict.fromkeys(("base", "dflash", "markov", "xpress"), 3),
+)
+
+
+@pytest.fixture
+def tier(talker, tmp_path) -> Tier:
+    """A random Llama in a local folder, as a user's own target would lie there."""
+    folder = tmp_path / "target"
+    talker.model.to(torch.bfloat16).save_pretrained(folder)
+    talker.tokenizer.save_pretrained(folder)
+    answers = ResponseRecipe(
+        greedy_share=0.5,
+        temperature=0.7,
+        max_new_tokens=20,
+        batch=8,
+        own_questions=10,
+        templates=30,
+    )
+    return Tier("laptop", PretrainedTarget(str(folder)), answers, ARM)
+
+
+@pytest.fixture
+def benchmarks(tmp_path):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    lines = [json.dumps({"turns": [f"How many apples, {i}?"]}) for i in range(140)]
+    (folder / "apples.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def test_all_stages_run_and_leave_arms_that_lose_nothing(tier, benchmarks, tmp_path):
+    out, said = tmp_path / "out", []
+    workshop = LaptopWorkshop(tier, out, out / "work", benchmarks)
+    workshop.watched, workshop.watch_every = 2, 2
+    workshop.run(say=said.append)
+    assert any("Draft vocabulary: 60" in line for line in said)
+    assert any("12 of the benchmarks" in line for line in said)
+    trained = set((out / "responses" / "questions.txt").read_text("utf-8").split())
+    assert not trained & evaluated(benchmarks)
+    assert len(workshop.responses) == len(workshop.questions) - 2
+    log = json.loads((out / "xpress" / "training.json").read_text("utf-8"))
+    assert log["steps"] == 3
+    curve = (out / "xpress" / "training.csv").read_text("utf-8")
+    assert "tau" in curve.splitlines()[0]
+
+    lab = Lab(tier, out, torch.device("cpu"), torch.float32)
+    prompt = lab.target.encode("How many apples ?")
+    plain = decode(lab.target, PlainDecoding(), prompt, max_new_tokens=24)
+    for kind in ("dflash", "markov", "xpress"):
+        assert len(lab.arm(kind).draft_ids) == 60
+        text = decode(lab.target, lab.method(kind), prompt, max_new_tokens=24)
+        assert text.tokens == plain.tokens
+
+    again = []
+    LaptopWorkshop(tier, out, out / "work", benchmarks).run(say=again.append)
+    assert all(line.endswith("present") for line in again)
+
+
+def test_a_damaged_shard_is_named(tier, tmp_path):
+    out = tmp_path / "out"
+    LaptopWorkshop(tier, out, out / "work", None).run(
+        ("questions", "responses"), say=lambda _: None
+    )
+    shard = next((out / "work" / "responses").glob("*.json"))
+    shard.write_text("[[1, 2", encoding="utf-8")
+    with pytest.raises(LabError, match="damaged; delete it"):
+        LaptopWorkshop(tier, out, out / "work", None).run(("base",), say=lambda _: None)
+
+
+def test_a_tier_with_its_own_grammar_takes_no_model(tmp_path):
+    pocket = Tier("pocket")
+    for options in ({"model": "a/b"}, {"benchmarks": tmp_path}):
+        with pytest.raises(LabError, match="laptop tier"):
+            open_workshop(pocket, tmp_path, **options)
+
+
+def test_another_target_replaces_the_tier_s(tier, tmp_path):
+    other = open_workshop(replace(tier), tmp_path, model=tier.target.name)
+    assert isinstance(other, LaptopWorkshop) and other.tier.arm == tier.arm

@@ -1,0 +1,214 @@
+"""Questions for a pretrained target to answer, so that drafters learn its words.
+
+Three sources. *Own*: the model continues the empty user turn of its chat template,
+and so writes the questions it expects (the idea of Magpie). *Templates*: our sentences
+in the wording of the math, code and chat benchmarks. *Rest*: prompts of a benchmark
+folder that the protocol does not evaluate; they are read and never kept. A question
+that is also evaluated is dropped, whatever its source.
+"""
+
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
+from xpress_lab.checkpoints import write_whole
+from xpress_lab.target import Target
+
+EVALUATED = 128  # prompts a benchmark that the protocol takes (methods 6.2)
+OWN_BATCH = 48
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+def fingerprint(question: str) -> str:
+    """Sixteen hex digits of a question's words, blind to case, space and marks."""
+    words = " ".join(re.findall(r"\w+", question.lower()))
+    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
+
+
+def evaluated(folder: Path) -> set[str]:
+    """Fingerprints of every prompt that the protocol evaluates."""
+    return {
+        fingerprint(prompt)
+        for name in benchmark_names(folder)
+        for prompt in read_prompts(folder, name, EVALUATED)
+    }
+
+
+def rest_of_benchmarks(folder: Path) -> list[str]:
+    """What a benchmark folder holds beyond the evaluated prompts."""
+    return [
+        prompt
+        for name in benchmark_names(folder)
+        for prompt in read_prompts(folder, name)[EVALUATED:]
+    ]
+
+
+def unseen(questions: Iterable[str], marks: set[str]) -> list[str]:
+    """Questions outside ``marks``, each once."""
+    kept = {}
+    for question in questions:
+        mark = fingerprint(question)
+        if mark not in marks:
+            kept.setdefault(mark, question)
+    return list(kept.values())
+
+
+@torch.inference_mode()
+def own_questions(target: Target, count: int, path: Path, seed: int = 0) -> list[str]:
+    """``count`` questions that the target writes itself, kept in ``path``.
+
+    Goes on where an earlier run stopped. Questions that never end are dropped.
+    """
+    done = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    prefix = torch.tensor([_before_the_question(target)] * OWN_BATCH)
+    with tqdm(total=count, desc="own questions", initial=len(done)) as bar:
+        for batch in itertools.count(len(done)):
+            if len(done) >= count:
+                break
+            torch.manual_seed(seed * 1_000_003 + batch)
+            new = _ask(target, prefix)
+            done += new
+            bar.update(len(new))
+            text = json.dumps(done, ensure_ascii=False)
+            write_whole(path, lambda p, t=text: p.write_text(t, encoding="utf-8"))
+    return done[:count]
+
+
+def _before_the_question(target: Target) -> list[int]:
+    """Ids of the chat template up to where the user's words begin."""
+    mark = "QUESTION"
+    chat = [{"role": "user", "content": mark}]
+    text = target.tokenizer.apply_chat_template(chat, tokenize=False)
+    return target.tokenizer(
+        text[: text.index(mark)], add_special_tokens=False
+    ).input_ids
+
+
+def _ask(target: Target, prefix: torch.Tensor) -> list[str]:
+    out = target.model.generate(
+        input_ids=prefix.to(target.device),
+        attention_mask=torch.ones_like(prefix, device=target.device),
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=0.95,
+        max_new_tokens=96,
+        pad_token_id=target.pad_id,
+    )[:, prefix.shape[1] :]
+    texts = []
+    for row in out.tolist():
+        if row[-1] in target.stop_ids:
+            text = target.tokenizer.decode(row, skip_special_tokens=True).strip()
+            texts += [text] if len(text.split()) > 2 else []
+    return texts
+
+
+# --- templates ----------------------------------------------------------------
+
+NAMES = "Ali Beth Carlos Dina Emeka Fatima George Hana Ivan Jun Kofi Lena".split()
+THINGS = (
+    "apples books candles dollars eggs flowers grapes pencils stamps tickets".split()
+)
+MATH = (
+    "{name} buys {a} boxes of {thing} with {b} in each box and gives away {c}. How "
+    "many {thing} are left?",
+    "A shop sells {a} {thing} on Monday, twice as many on Tuesday and {b} fewer on "
+    "Wednesday than on Tuesday. How many {thing} does it sell in the three days?",
+    "{name} earns ${a} an hour and works {b} hours a day for {c} days. How many "
+    "dollars does {name} earn?",
+    "If x + {a} = {b} and y = {c}x, what is the value of y?",
+    "What is the remainder when {a}{b} is divided by {c}?",
+    "A rectangle is {a} cm long and {b} cm wide. A square has the same perimeter. Find "
+    "the area of the square.",
+    "How many positive divisors does {a}{c} have?",
+    "{name} reads {a} pages each day. {other} reads {b} pages more each day. After {c} "
+    "days, how many pages have they read together?",
+    "Find the sum of all integers n with {c} < n < {b} that are multiples of {a}.",
+    "Let f(x) = {a}x^2 - {b}x + {c}. Compute f(2) - f(1).",
+)
+TASKS = (
+    "find the largest number in a list", "reverse the words of a string",
+    "count the vowels in a string", "check whether a number is prime",
+    "merge two sorted lists", "remove duplicates from a list",
+    "compute the n-th Fibonacci number", "check whether a string is a palindrome",
+    "sum the digits of an integer", "find the second smallest element",
+    "flatten a nested list", "sort a list of tuples by the second element",
+    "find the longest common prefix of strings", "rotate a list by k places",
+    "convert a decimal number to binary", "find all pairs that sum to a target",
+    "compute the greatest common divisor", "count the words of a sentence",
+    "find the missing number in 1..n", "multiply two matrices",
+    "check balanced brackets", "find the mode of a list",
+    "split a list into chunks", "transpose a matrix",
+    "generate all subsets of a set", "find the median of numbers",
+    "capitalise every word", "compute the area of a triangle",
+    "swap keys and values of a dictionary", "find the first repeated character",
+)  # fmt: skip
+CODE = (
+    "Write a python function to {task}.",
+    "Write a function to {task}. Explain how it works.",
+    "Write a Python program that reads its input from stdin and prints the answer: "
+    "{task}.",
+    "Write a solution to the following problem and make sure that it passes the tests:"
+    '\n```python\ndef solve(values):\n    """ {Task}.\n    """\n```',
+    "Fix and test a Python function that should {task}.",
+)
+TOPICS = (
+    "climate change", "a trip to Japan", "healthy breakfasts", "black holes",
+    "learning to cook", "remote work", "the French Revolution", "electric cars",
+    "photosynthesis", "saving money", "public speaking", "chess openings",
+    "the water cycle", "job interviews", "social media", "space travel",
+    "gardening in small flats", "vaccines", "jazz", "the stock market", "bees",
+    "time management", "the Roman Empire", "coral reefs", "running a marathon",
+    "artificial intelligence", "insomnia", "board games", "volcanoes", "poetry",
+)  # fmt: skip
+CHAT = (
+    "Explain {topic} to a ten-year-old.",
+    "Write a short blog post about {topic}.",
+    "What are the pros and cons of {topic}?",
+    "Compose an email to a friend about {topic}.",
+    "Give me five tips about {topic}.",
+    "Write a short story in which {topic} matters.",
+    "Summarise what an expert would say about {topic} in three sentences.",
+    "Imagine you are a teacher. Plan a lesson about {topic}.",
+    "Which three books would you recommend on {topic}, and why?",
+    "Compare {topic} and {other_topic}.",
+)
+
+
+def template_questions(count: int, seed: int = 0) -> list[str]:
+    """``count`` different questions, a third each of math, code and chat."""
+    lottery = random.Random(seed)
+    makers = itertools.cycle((_math, _code, _chat))
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[next(makers)(lottery)] = None
+    return list(found)
+
+
+def _math(lottery: random.Random) -> str:
+    name, other = lottery.sample(NAMES, 2)
+    numbers = {"a": lottery.randint(2, 60), "b": lottery.randint(2, 90)}
+    numbers["c"] = lottery.randint(2, 12)
+    thing = lottery.choice(THINGS)
+    text = lottery.choice(MATH)
+    return text.format(name=name, other=other, thing=thing, **numbers) + f"\n{BOXED}"
+
+
+def _code(lottery: random.Random) -> str:
+    task = lottery.choice(TASKS)
+    if lottery.random() < 0.5:
+        task += f" and then {lottery.choice(TASKS)}"
+    return lottery.choice(CODE).format(task=task, Task=task[0].upper() + task[1:])
+
+
+def _chat(lottery: random.Random) -> str:
+    topic, other = lottery.sample(TOPICS, 2)
+    return lottery.choice(CHAT).format(topic=topic, other_topic=other)

@@ -1,0 +1,157 @@
+"""A tier's training, stage by stage, from nothing to weights that can be shipped.
+
+Stages run in order. A stage whose output exists is skipped; one that was interrupted
+goes on where it stopped. What differs between tiers, where the target and the
+questions come from, is in the two subclasses.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from xpress_lab.checkpoints import Arm, load_arm, save_arm, write_whole
+from xpress_lab.errors import LabError
+from xpress_lab.presets import Tier
+from xpress_lab.provenance import command, git_commit, machine, versions
+from xpress_lab.target import Target
+from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.states import StateStore
+from xpress_lab.training.texts import TextSet
+from xpress_lab.training.trainer import Fit, Monitor
+from xpress_lab.training.workers import Workers
+
+ARMS = ("dflash", "markov", "xpress")
+SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
+
+
+class Workshop:
+    """One tier's training: where states are kept and where weights go.
+
+    Args:
+        tier: recipes and seed.
+        out: the tier's checkpoint folder.
+        work: states, logs and the target's responses; safe to delete afterwards.
+    """
+
+    stages: tuple[str, ...] = ("base", *ARMS)
+
+    def __init__(self, tier: Tier, out: Path, work: Path):
+        self.tier, self.out, self.work = tier, out, work
+        self.workers = Workers()
+
+    def run(
+        self, stages: Sequence[str] | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        """Run the named stages (all by default), in order."""
+        wanted = self.stages if stages is None else stages
+        unknown = set(wanted) - set(self.stages)
+        if unknown:
+            raise LabError(
+                f"Unknown stage {unknown.pop()!r}: use {', '.join(self.stages)}."
+            )
+        self.say = say if self.workers.is_main else lambda _: None
+        for stage in (stage for stage in self.stages if stage in wanted):
+            started = time.perf_counter()
+            state = "present"
+            if not self.product(stage).exists():
+                self._make(stage)
+                state = f"{time.perf_counter() - started:.0f} s"
+            self.workers.wait()
+            self.say(f"{stage}: {state}")
+
+    def _make(self, stage: str) -> None:
+        """Arms are trained by all processes, the rest by the main one."""
+        if stage in ("base", *ARMS):
+            self.train_arm(stage)
+        elif self.workers.is_main:
+            self.make(stage)
+
+    def product(self, stage: str) -> Path:
+        """The file or folder that says that a stage is done."""
+        return self.out / stage / "model.safetensors"
+
+    def make(self, stage: str) -> None:
+        """Run a stage that trains no arm."""
+        raise NotImplementedError
+
+    @cached_property
+    def target(self) -> Target:
+        raise NotImplementedError
+
+    @cached_property
+    def responses(self) -> TextSet:
+        """The target's own texts; made on the first call, read from disk after."""
+        raise NotImplementedError
+
+    def new_base(self) -> Arm:
+        raise NotImplementedError
+
+    def train_arm(self, stage: str) -> None:
+        """Train the base drafter, or an arm that goes on from it."""
+        recipe, seed = self.tier.arm, self.tier.seed
+        if stage == "base":
+            arm = self.new_base()
+        else:
+            base = load_arm(self.made_or_shipped("base"), self.target)
+            arm = new_arm(stage, base, recipe, seed)
+        taps = arm.drafter.config.target_layer_ids
+        with self.workers.main_first():
+            store = StateStore(self.target, self.responses, taps, self.work / "states")
+        done = train_arm(
+            arm,
+            store,
+            recipe,
+            recipe.steps[stage],
+            self.work / stage,
+            seed,
+            self.monitor(arm),
+        )
+        if self.workers.is_main:
+            self.write_log(stage, done, store.texts)
+            save_arm(arm, self.out / stage, SHIPPED_DTYPE)
+
+    def monitor(self, arm: Arm) -> Monitor | None:
+        """What is watched while an arm trains; nothing unless a tier says so."""
+        return None
+
+    def made_or_shipped(self, stage: str) -> Path:
+        """This run's own result, or the shipped one if this run made none."""
+        own = self.out / stage
+        made = (own / "config.json").is_file()
+        return own if made else self.tier.folder() / stage
+
+    def write_log(self, stage: str, done: Fit, texts: TextSet, **extra) -> None:
+        """Training curve (thinned) and how it was made, beside the weights."""
+        folder = self.out / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        every = max(1, len(done.log) // 100)
+        curve = done.log.groupby(done.log["step"] // every * every).mean()
+        curve = curve.drop(columns="step").round(5).reset_index()
+        write_whole(folder / "training.csv", lambda p: curve.to_csv(p, index=False))
+        final = float(done.log["loss"].tail(50).mean())
+        figures = {"steps": len(done.log), "final_loss": round(final, 4)}
+        self.write_made(stage, done.seconds, texts, **figures, **extra)
+
+    def write_made(self, stage: str, seconds: float, texts: TextSet, **extra) -> None:
+        """training.json: what, from what, in how long, by which command."""
+        made = {
+            "stage": stage,
+            "seconds": round(seconds, 1),
+            **extra,
+            "texts": len(texts),
+            "response_tokens": texts.response_tokens(),
+            "seed": self.tier.seed,
+            "command": command(),
+            "commit": git_commit(),
+            "machine": machine(),
+            "versions": versions(),
+        }
+        text = json.dumps(made, indent=2) + "\n"
+        write_whole(
+            self.out / stage / "training.json",
+            lambda p: p.write_text(text, encoding="utf-8"),
+        )
