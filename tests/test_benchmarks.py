@@ -138,6 +138,7 @@ def synthetic(accepted: list[list[int]], cut: int = 0) -> pd.DataFrame:
                 "prompt_id": number,
                 "seed": 0,
                 "block_size": 4,
+                "budget": 3,
                 "new_tokens": emitted + 1,
                 "verify_steps": len(rounds),
                 "accepted": sum(rounds),

@@ -10,9 +10,11 @@ from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import pick_device, pick_dtype
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod, Method, PlainDecoding
+from xpress_lab.ngram import NGram, load_ngram
 from xpress_lab.presets import METHODS, Tier, get_tier
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
+from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
 DEFAULT_PASSES = 6
 
@@ -31,13 +33,35 @@ class Lab:
             self._arms[kind] = load_arm(self.folder / kind, self.target)
         return self._arms[kind]
 
-    def method(self, name: str, passes: int | None = DEFAULT_PASSES) -> Method:
-        """A method by name; ``passes`` is K of xpress, ``None`` the fixed point."""
+    def ngram(self) -> NGram:
+        """The 3-gram counted on the target's responses."""
+        return load_ngram(self.folder / "ngram", self.target.vocab_size)
+
+    def method(
+        self,
+        name: str,
+        passes: int | None = DEFAULT_PASSES,
+        *,
+        budget: int | None = None,
+        rescoring: str = "marginals",
+    ) -> Method:
+        """A method by name.
+
+        Args:
+            passes: K of xpress, ``None`` the fixed point.
+            budget: drafts a round of a tree method, ``None`` for as many as a chain.
+            rescoring: how xpress scores a tree, by refined ``marginals`` or ``paths``.
+        """
         if name not in METHODS:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
+        check_rescoring(name, rescoring)
         if name == "ar":
             return PlainDecoding()
-        return self.block_method(name, passes)
+        kind, plus, _ = name.partition("+")
+        if not plus:
+            return self.block_method(name, passes)
+        chain = self.block_method(kind, passes if uses_passes(name, rescoring) else 0)
+        return tree_method(name, chain, budget, rescoring, self.ngram)
 
     def block_method(self, kind: str, passes: int | None) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
@@ -63,6 +87,7 @@ class Lab:
         method: str | Method = "xpress",
         *,
         passes: int | None = DEFAULT_PASSES,
+        budget: int | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -73,7 +98,8 @@ class Lab:
         keep_trace: bool = True,
     ) -> Generation:
         """Answer a prompt. See :func:`xpress_lab.decoding.decode` for the fields."""
-        chosen = self.method(method, passes) if isinstance(method, str) else method
+        named = isinstance(method, str)
+        chosen = self.method(method, passes, budget=budget) if named else method
         decode_text = self.target.tokenizer.decode
 
         def on_tokens(tokens: list[int]) -> None:

@@ -15,6 +15,7 @@ from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
+from xpress_lab.trees import TokenTree
 
 
 class Request(NamedTuple):
@@ -36,13 +37,15 @@ class Proposal(NamedTuple):
 
     tokens: ``[N, S]``. q: ``[N, S, V]`` the distribution they were drawn from, or
     ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
-    the seed and each pass, if kept.
+    the seed and each pass, if kept. tree: how the drafts hang together, ``None`` for
+    a chain; its nodes are ``tokens``, one row, and q does not matter to its walk.
     """
 
     tokens: torch.Tensor
     q: torch.Tensor | None = None
     passes: int = 0
     trace: list[torch.Tensor] | None = None
+    tree: TokenTree | None = None
 
 
 class Drafting(Protocol):
@@ -59,11 +62,13 @@ class Drafting(Protocol):
 
 
 class Method(Protocol):
-    """A named way to draft. ``block_size`` counts the anchor; ``tap_ids`` the layers
-    whose outputs :class:`Request` must carry."""
+    """A named way to draft. ``block_size`` counts the anchor and bounds what a round
+    emits; ``budget`` bounds the drafts of a proposal; ``tap_ids`` are the layers whose
+    outputs :class:`Request` must carry."""
 
     name: str
     block_size: int
+    budget: int
     tap_ids: tuple[int, ...]
 
     def begin(self, capacity: int) -> Drafting: ...
@@ -74,7 +79,7 @@ class Method(Protocol):
 class PlainDecoding:
     """``ar``: no drafts, so every verification emits one token."""
 
-    name, block_size, tap_ids = "ar", 1, ()
+    name, block_size, budget, tap_ids = "ar", 1, 0, ()
 
     def begin(self, capacity: int) -> "PlainDecoding":
         return self
@@ -111,6 +116,7 @@ class BlockMethod:
         self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
         self.borrowed = Borrowed(target, draft_ids)
         self.block_size, self.tap_ids = config.block_size, config.target_layer_ids
+        self.budget = self.block_size - 1
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
         masks = self.borrowed.embed(mask_id).expand(self.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
@@ -141,10 +147,8 @@ class BlockDrafting:
         self.cache = method.drafter.new_cache(1, capacity)
 
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
-        method = self.method
-        hidden = self.hidden_states(request)
-        borrowed = method.borrowed
-        base = borrowed.logits(hidden[:, 1:].contiguous())
+        borrowed = self.method.borrowed
+        hidden, base = self.draft(request)
         watch.lap("draft")
 
         scale = noise = None
@@ -159,6 +163,11 @@ class BlockDrafting:
         tokens = borrowed.to_target(solution.tokens)
         watch.lap("refine")
         return Proposal(tokens, q, solution.passes, trace)
+
+    def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states ``[N, B, H]`` and base logits ``[N, S, D]`` of a block."""
+        hidden = self.hidden_states(request)
+        return hidden, self.method.borrowed.logits(hidden[:, 1:].contiguous())
 
     def hidden_states(self, request: Request) -> torch.Tensor:
         """One drafter pass: ``[N, B, H]`` hidden states of the block at ``start``.

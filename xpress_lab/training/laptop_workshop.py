@@ -39,7 +39,7 @@ class LaptopWorkshop(Workshop):
             and templates alone.
     """
 
-    stages = ("questions", "responses", "base", *ARMS)
+    stages = ("questions", "responses", "ngram", "base", *ARMS)
     watched = 12  # questions kept out of training, to follow online tau
     watch_every = 500  # steps
 
@@ -54,7 +54,11 @@ class LaptopWorkshop(Workshop):
         }.get(stage) or super().product(stage)
 
     def make(self, stage: str) -> None:
-        makers = {"questions": self._ask, "responses": self._answer}
+        makers = {
+            "questions": self._ask,
+            "responses": self._answer,
+            "ngram": self.count_ngrams,
+        }
         makers[stage]()
 
     @cached_property
