@@ -11,6 +11,7 @@ the word to the shorter one.
 """
 
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,14 +46,11 @@ class NGram:
         self.tables, self.vocab_size = tables, vocab_size
         self._seen: dict[tuple[int, ...], slice] = {}
         for grams, _ in tables:
-            contexts, sizes = grams[:, :-1].unique_consecutive(
-                dim=0, return_counts=True
-            )
-            ends = sizes.cumsum(0).tolist()
-            for context, size, end in zip(
-                contexts.tolist(), sizes.tolist(), ends, strict=True
-            ):
-                self._seen[tuple(context)] = slice(end - size, end)
+            start = 0
+            for context, same in groupby(map(tuple, grams[:, :-1].tolist())):
+                end = start + sum(1 for _ in same)
+                self._seen[context] = slice(start, end)
+                start = end
         self.probabilities = lru_cache(ROWS)(self._probabilities)
         self._row = lru_cache(ROWS)(lambda *c: self.probabilities(c).log())
 
