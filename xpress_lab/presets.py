@@ -75,9 +75,9 @@ class ArmRecipe:
     steps: dict[str, int] = field(
         default_factory=lambda: {
             "base": 1_600,
-            "dflash": 3_400,
-            "markov": 1_800,
-            "xpress": 1_800,
+            "dflash": 2_700,
+            "markov": 1_600,
+            "xpress": 1_600,
         }
     )
     batch: int = 16

@@ -168,7 +168,7 @@ def _resume(path: Path, module, optimizer, schedule) -> tuple[int, list, float]:
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
     except Exception as error:  # any unreadable or foreign file
-        why = str(error).strip().splitlines()[0][:120]
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
         raise LabError(
             f"Cannot resume from {path} ({why}); delete it to start again."
         ) from error
