@@ -83,14 +83,14 @@ class Bench:
         head = self.heads["xpress"]
         prepared = head.prepare(hidden)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (base + head.bias(prepared, previous))[:, first:],
             base,
             anchor,
             before,
             passes=passes if kind == "xpress" else 0,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
         )
 
     def target_rows(self, before, anchor, drafts) -> torch.Tensor:

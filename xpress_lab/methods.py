@@ -196,13 +196,15 @@ class BlockDrafting:
             )
         prepared = None if head is None else head.prepare(hidden)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (
+                base[:, first:] + head.bias(prepared, previous, first)
+            ),
             base,
             anchor,
             to_draft(request.before_anchor),
             passes=0 if head is None else passes,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
             keep_trace=keep_trace,
         )

@@ -201,13 +201,16 @@ class FoldedXPressHead:
         of_slots = F.linear(hidden, self.from_slot)
         return self._mix(of_slots + F.linear(mean, self.from_mean))
 
-    def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        """Logit bias ``[N, B-1, V]``; arguments as in :meth:`XPressHead.bias`."""
-        c = prepared + self._mix(F.embedding(previous, self.table))
+    def bias(
+        self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
+        """Logit bias ``[N, B-1-first, V]`` of the drafts from ``first`` on (0-based);
+        other arguments as in :meth:`XPressHead.bias`."""
+        c = prepared[:, first:] + self._mix(F.embedding(previous, self.table), first)
         gate, up = F.linear(c, self.gate_up).chunk(2, dim=-1)
         z = c + F.linear(F.silu(gate) * up, self.down)
         return F.linear(z, self.w2)
 
-    def _mix(self, a: torch.Tensor) -> torch.Tensor:
+    def _mix(self, a: torch.Tensor, first: int = 0) -> torch.Tensor:
         # A product and a sum beat r tiny matrix products on a CPU.
-        return (self.mixer * a[:, None]).sum(dim=2)
+        return (self.mixer[first:] * a[:, None]).sum(dim=2)
