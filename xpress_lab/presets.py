@@ -64,7 +64,7 @@ class ArmRecipe:
     block_size: int = 16
     target_layer_ids: tuple[int, ...] | None = (0, 1, 2)  # None: three, spread evenly
     drafter_layers: int = 2
-    rank: int = 128
+    rank: int = 64
     mlp_ratio: int = 2
     tap_norm: bool = False
     intermediate_size: int | None = None  # of the drafter's MLPs; None: the target's
@@ -76,8 +76,8 @@ class ArmRecipe:
         default_factory=lambda: {
             "base": 1_600,
             "dflash": 2_700,
-            "markov": 1_600,
-            "xpress": 1_600,
+            "markov": 2_000,
+            "xpress": 2_000,
         }
     )
     batch: int = 16
