@@ -9,15 +9,15 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
-    ("devices",),
-    ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable"),
+    ("devices", "files"),
+    ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable", "pretrained"),
     ("target", "drafters", "refiners"),
     ("borrowed", "jacobi", "verification"),
     ("checkpoints",),
     ("fetching",),
     ("methods",),
     ("decoding", "statistics"),
-    ("lab",),
+    ("lab", "hosted"),
     ("benchmarks",),
     ("training",),
     ("viz",),

@@ -23,6 +23,7 @@ Shapes: N rows, S = B - 1 drafted slots, V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -32,6 +33,8 @@ from xpress_lab.errors import LabError
 # first slot is left out and all are wanted.
 Refine = Callable[..., torch.Tensor]
 Scale = Callable[[torch.Tensor], torch.Tensor]  # Sampling.scale at T > 0
+# slot, drafted [N, k + 1], state -> logits [N, V], state
+Step = Callable[[int, torch.Tensor, Any], tuple[torch.Tensor, Any]]
 
 
 @dataclass
@@ -114,7 +117,7 @@ def solve(
 
 
 def solve_sequentially(
-    step: Callable[[int, torch.Tensor], torch.Tensor],
+    step: Step,
     base: torch.Tensor,
     anchor: torch.Tensor,
     *,
@@ -125,13 +128,15 @@ def solve_sequentially(
 
     Args:
         step: refined logits ``[N, V]`` of draft slot ``k`` (0-based) given the
-            ``[N, k + 1]`` ids before it: the anchor and the drafts so far.
+            ``[N, k + 1]`` ids before it, the anchor and the drafts so far, and the
+            state that the step before returned beside its logits (first ``None``).
     """
     scale = scale or (lambda logits: logits)
-    rows = []
+    rows, state = [], None
     drafted = anchor[:, None]
     for k in range(base.shape[1]):
-        rows.append(scale(step(k, drafted)))
+        logits, state = step(k, drafted, state)
+        rows.append(scale(logits))
         token = pick(rows[-1], None if noise is None else noise[:, k])
         drafted = torch.cat([drafted, token[:, None]], dim=1)
     scores = torch.stack(rows, dim=1) if rows else base
@@ -153,10 +158,10 @@ def solve_in_order(
     S parallel passes must give.
     """
 
-    def step(k: int, drafted: torch.Tensor) -> torch.Tensor:
+    def step(k: int, drafted: torch.Tensor, _):
         unknown = anchor[:, None].expand(-1, base.shape[1] - k - 1)  # never seen
         previous = torch.cat([before_anchor[:, None], drafted, unknown], dim=1)
-        return refine(previous)[:, k]
+        return refine(previous)[:, k], None
 
     return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
 

@@ -25,25 +25,47 @@ class Lab:
         self.target = Target.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
 
+    @property
+    def target_name(self) -> str:
+        """Hub id of the target, or the folder where it lies."""
+        named = getattr(self.tier.target, "name", None)
+        return named or str(self.tier.target_folder(self.folder))
+
     def arm(self, kind: str) -> Arm:
-        """The trained drafter and head of ``dflash``, ``markov`` or ``xpress``."""
+        """The trained drafter and head of a method with a checkpoint of its own."""
         if kind not in self._arms:
             self._arms[kind] = load_arm(self.folder / kind, self.target)
         return self._arms[kind]
 
-    def method(self, name: str, passes: int | None = DEFAULT_PASSES) -> Method:
-        """A method by name; ``passes`` is K of xpress, ``None`` the fixed point."""
+    def method(
+        self,
+        name: str,
+        passes: int | None = DEFAULT_PASSES,
+        confidence: float = 0.0,
+    ) -> Method:
+        """A method by name.
+
+        Args:
+            passes: K of xpress, ``None`` for the fixed point.
+            confidence: verify drafts up to the first that the confidence head gives
+                less; 0 verifies all and needs no such head.
+        """
         if name not in METHODS:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
         if name == "ar":
             return PlainDecoding()
-        return self.block_method(name, passes)
+        return self.block_method(name, passes, confidence)
 
-    def block_method(self, kind: str, passes: int | None) -> BlockMethod:
+    def block_method(
+        self, kind: str, passes: int | None, confidence: float = 0.0
+    ) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
-        arm = self.arm(kind)
-        head = arm.head.fold() if arm.head is not None else None
-        return BlockMethod(kind, self.target, arm.drafter, head, passes, arm.draft_ids)
+        return arm_method(self.arm(kind), self.target, passes, confidence, name=kind)
+
+    def trained(self) -> list[str]:
+        """Methods that can run: plain decoding, and those whose weights are here."""
+        here = [(self.folder / name / "config.json").is_file() for name in METHODS]
+        return [n for n, there in zip(METHODS, here, strict=True) if there or n == "ar"]
 
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this target has no token for."""
@@ -89,6 +111,26 @@ class Lab:
             on_tokens=on_tokens if on_text else None,
             keep_trace=keep_trace,
         )
+
+
+def arm_method(
+    arm: Arm,
+    target: Target,
+    passes: int | None = DEFAULT_PASSES,
+    confidence: float = 0.0,
+    name: str | None = None,
+) -> BlockMethod:
+    """An arm made ready to draft: its head folded; arguments as in Lab.method."""
+    return BlockMethod(
+        name or arm.kind,
+        target,
+        arm.drafter,
+        None if arm.head is None else arm.head.fold(),
+        passes,
+        arm.draft_ids,
+        arm.confidence,
+        confidence,
+    )
 
 
 def load_lab(

@@ -12,6 +12,11 @@ import torch
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.jacobi import solve, solve_sequentially
+from xpress_lab.refiners.confidence import (
+    ConfidenceHead,
+    check_threshold,
+    leading_sure,
+)
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
@@ -92,10 +97,12 @@ class BlockMethod:
     Args:
         name: how results call it.
         target, drafter: the pair; the drafter borrows the target's tables.
-        head: ``None`` (dflash), a sequential head (markov) or a parallel one
-            (xpress), already folded for inference.
+        head: ``None`` (dflash), a sequential head (the Markov family) or a parallel
+            one (xpress), already folded for inference.
         passes: Jacobi passes K of a parallel head; ``None`` goes to the fixed point.
         draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
+        confidence: the head by which proposals are cut, ``None`` for none.
+        threshold: verify drafts up to the first less likely one; 0 verifies all.
     """
 
     def __init__(
@@ -106,30 +113,37 @@ class BlockMethod:
         head=None,
         passes: int | None = None,
         draft_ids: torch.Tensor | None = None,
+        confidence: ConfidenceHead | None = None,
+        threshold: float = 0.0,
     ):
         config = drafter.config
         self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
         self.borrowed = Borrowed(target, draft_ids)
-        self.block_size, self.tap_ids = config.block_size, config.target_layer_ids
+        self.confidence = confidence
+        self.threshold = check_threshold(threshold, confidence)
+        self.block_size, self.tap_ids = config.drafts + 1, config.target_layer_ids
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
-        masks = self.borrowed.embed(mask_id).expand(self.block_size - 1, -1)
+        masks = self.borrowed.embed(mask_id).expand(config.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
 
     def begin(self, capacity: int) -> "BlockDrafting":
         return BlockDrafting(self, capacity)
 
     def describe(self) -> str:
-        how = "bare marginals"
+        config, how = self.drafter.config, "bare marginals"
         if self.head is not None and self.head.sequential:
-            how = f"{self.block_size - 1} serial steps"
+            how = f"{config.drafts} serial steps"
         elif self.head is not None:
             how = "passes to the fixed point"
             how = how if self.passes is None else f"K={self.passes} passes"
         taps = ",".join(map(str, self.tap_ids))
         ids = self.borrowed.draft_ids
         says = "" if ids is None else f"draft vocabulary {len(ids)}, "
+        layout = "anchor-first" if config.sample_from_anchor else "fill-in"
+        cut = f", cut below confidence {self.threshold:g}" if self.threshold else ""
         return (
-            f"{self.name}: block {self.block_size}, fill-in, taps {taps}, {says}{how}"
+            f"{self.name}: block {config.block_size}, {layout}, taps {taps}, "
+            f"{says}{how}{cut}"
         )
 
 
@@ -143,8 +157,8 @@ class BlockDrafting:
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
         method = self.method
         hidden = self.hidden_states(request)
-        borrowed = method.borrowed
-        base = borrowed.logits(hidden[:, 1:].contiguous())
+        borrowed, first = method.borrowed, method.drafter.config.first_slot
+        base = borrowed.logits(hidden[:, first:].contiguous())
         watch.lap("draft")
 
         scale = noise = None
@@ -154,9 +168,11 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        q = None if noise is None else borrowed.spread(solution.scores.softmax(-1))
-        trace = [borrowed.to_target(step) for step in solution.trace]
-        tokens = borrowed.to_target(solution.tokens)
+        kept = self._kept(hidden[:, first:], request, solution.tokens)
+        scores = solution.scores[:, :kept]
+        q = None if noise is None else borrowed.spread(scores.softmax(-1))
+        trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
+        tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
         return Proposal(tokens, q, solution.passes, trace)
 
@@ -171,7 +187,7 @@ class BlockDrafting:
         dtype = method.mask_embeddings.dtype
         anchor = method.borrowed.embed(request.anchor)[:, None].to(dtype)
         masks = method.mask_embeddings.expand(len(anchor), -1, -1)
-        end = request.start + method.block_size
+        end = request.start + method.drafter.config.block_size
         positions = torch.arange(self.cache.length, end, device=taps.device)[None]
         hidden = method.drafter(
             torch.cat([anchor, masks], dim=1),
@@ -182,19 +198,29 @@ class BlockDrafting:
         self.cache.advance(taps.shape[1])
         return hidden
 
+    def _kept(self, hidden, request, tokens) -> int:
+        """How many drafts are worth verifying; all unless a threshold is set."""
+        method = self.method
+        if not method.threshold:
+            return tokens.shape[1]
+        anchor = method.borrowed.to_draft(request.anchor)
+        previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)
+        logits = method.confidence(hidden, previous, method.head)
+        return leading_sure(logits, method.threshold)
+
     def _solve(self, hidden, base, request, scale, noise, keep_trace):
         head, passes = self.method.head, self.method.passes
         to_draft = self.method.borrowed.to_draft
         anchor = to_draft(request.anchor)
-        if head is not None and head.sequential:
-            return solve_sequentially(
-                lambda k, drafted: base[:, k] + head.step(drafted[:, -1]),
-                base,
-                anchor,
-                scale=scale,
-                noise=noise,
-            )
         prepared = None if head is None else head.prepare(hidden)
+        if head is not None and head.sequential:
+            rows = prepared[:, self.method.drafter.config.first_slot :]
+
+            def step(k: int, drafted: torch.Tensor, state):
+                bias, state = head.step(rows[:, k], drafted[:, -1], state)
+                return base[:, k] + bias, state
+
+            return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
         return solve(
             lambda previous, first: (
                 base[:, first:] + head.bias(prepared, previous, first)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xpress_lab.errors import LabError
 
-METHODS = ("ar", "dflash", "markov", "xpress")
+METHODS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
 FAMILIES = ("math", "code", "chat")
 
 
@@ -77,6 +77,8 @@ class ArmRecipe:
             "base": 1_600,
             "dflash": 2_700,
             "markov": 2_000,
+            "markov-gated": 2_000,
+            "markov-rnn": 2_000,
             "xpress": 2_000,
         }
     )
@@ -91,6 +93,7 @@ class ArmRecipe:
     anchor_weight: float = 0.6  # of the bare drafter's loss
     consistency_weight: float = 0.3
     consistency_passes: int = 3
+    confidence_weight: float = 0.0  # 0: no confidence head (DSpark trains one with 1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,14 @@ LAPTOP = Tier(
         norm_scale=0.4,
         draft_vocabulary=4_096,
         bfloat16=True,
-        steps={"base": 6_000, "dflash": 6_000, "markov": 4_000, "xpress": 4_000},
+        steps={
+            "base": 6_000,
+            "dflash": 6_000,
+            "markov": 4_000,
+            "markov-gated": 4_000,
+            "markov-rnn": 4_000,
+            "xpress": 4_000,
+        },
         learning_rate=1.5e-3,
         gamma=4.0,
     ),

@@ -232,6 +232,8 @@ def check_taps(tap_ids, num_layers: int) -> tuple[int, ...]:
     hidden state is taken before or after the final norm.
     """
     taps = tuple(tap_ids)
+    if not all(isinstance(tap, int) for tap in taps):
+        raise LabError(f"Tapped layers must be numbers, not {list(taps)}.")
     if not taps or list(taps) != sorted(set(taps)):
         raise LabError(f"Tapped layers must be strictly increasing, not {list(taps)}.")
     if taps[0] < 0 or taps[-1] > num_layers - 2:
