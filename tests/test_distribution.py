@@ -395,7 +395,7 @@ def test_loop_with_a_lying_method_is_seen():
         def __init__(self, method):
             self.method = method
             self.name, self.tap_ids = "liar", method.tap_ids
-            self.block_size = method.block_size
+            self.block_size, self.budget = method.block_size, method.budget
 
         def begin(self, capacity):
             self.drafting = self.method.begin(capacity)

@@ -48,6 +48,13 @@ def parse_passes(text: str) -> int | None:
     return int(text)
 
 
+def parse_budgets(text: str | None) -> list[int | None]:
+    budgets = [None] if text is None else text.split(",")
+    if not all(b is None or b.isdigit() for b in budgets):
+        raise LabError(f"--budget takes numbers such as 16,32, not {text!r}.")
+    return [b if b is None else int(b) for b in budgets]
+
+
 def show(frame, title: str, digits: int = 2) -> None:
     """Print a data frame as a rich table."""
     table = Table(title=title, title_justify="left")
@@ -64,11 +71,19 @@ def show(frame, title: str, digits: int = 2) -> None:
 def generate(
     prompt: Annotated[str, typer.Argument(help="A question or request.")],
     tier: Tier = "pocket",
-    method: Annotated[str, typer.Option(help="ar, dflash, markov, xpress")] = "xpress",
+    method: Annotated[
+        str, typer.Option(help="ar, dflash, markov, xpress, dflash+ddtree, ...")
+    ] = "xpress",
     passes: Passes = "6",
     confidence: Annotated[
         float, typer.Option(help="Verify drafts up to the first less likely one.")
     ] = 0.0,
+    budget: Annotated[
+        int | None, typer.Option(help="Drafts of a tree; a chain's if left out.", min=0)
+    ] = None,
+    rescoring: Annotated[
+        str, typer.Option(help="Scores of an xpress tree: marginals or paths.")
+    ] = "marginals",
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off")] = 1.0,
@@ -86,7 +101,8 @@ def generate(
 
     with clear_errors():
         lab = load_lab(tier, device=device, dtype=dtype)
-        chosen = lab.method(method, parse_passes(passes), confidence)
+        ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
+        chosen = lab.method(method, parse_passes(passes), **ways)
         typer.echo(chosen.describe(), err=True)
         if strange := lab.unknown_words(prompt):
             typer.echo(
@@ -142,6 +158,13 @@ def bench(
     passes: Annotated[
         str, typer.Option(help="K of xpress, one or several: 1,2,4,fixed")
     ] = "6",
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Drafts of trees, one or several: 16,32; else a chain's."),
+    ] = None,
+    rescoring: Annotated[
+        str, typer.Option(help="Scores of xpress+ddtree: marginals,paths")
+    ] = "marginals",
     benchmarks: Annotated[str, typer.Option(help="Comma list or 'all'.")] = "all",
     prompts: Annotated[
         Path | None, typer.Option(help="Folder of JSONL prompts.")
@@ -165,7 +188,7 @@ def bench(
     Example: xpress-lab bench --methods ar,dflash,xpress --limit 20 --out mine.csv
     """
     from xpress_lab.benchmarks import prompts as reading
-    from xpress_lab.benchmarks.runner import Bench, RunArm, run_bench
+    from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
     from xpress_lab.benchmarks.tables import summary
     from xpress_lab.lab import load_lab
 
@@ -175,17 +198,13 @@ def bench(
         lab = load_lab(tier, device=device, dtype=dtype)
         names = lab.trained() if methods == "all" else methods.split(",")
         ks = [parse_passes(k) for k in passes.split(",")]
-        arms = [
-            RunArm(name, k)
-            for name in names
-            for k in (ks if name == "xpress" else [None])
-        ]
+        arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         rows = run_bench(
             lab,
             Bench(
-                arms=tuple(arms),
+                arms=arms,
                 prompts={n: reading.read_prompts(folder, n, limit) for n in wanted},
                 temperatures=tuple(temperature or [0.0]),
                 seeds=tuple(seed or [0]),

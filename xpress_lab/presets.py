@@ -6,7 +6,9 @@ from pathlib import Path
 
 from xpress_lab.errors import LabError
 
-METHODS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
+CHAINS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
+TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
+METHODS = CHAINS + TREES
 FAMILIES = ("math", "code", "chat")
 
 

@@ -9,7 +9,6 @@ from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm, head_sizes, new_head
 from xpress_lab.checkpoints.export import export_arm
 from xpress_lab.checkpoints.loading import load_arm
 from xpress_lab.checkpoints.serving import save_arm
-from xpress_lab.files import write_whole
 
 __all__ = [
     "MARKOV_TYPES",
@@ -19,5 +18,4 @@ __all__ = [
     "load_arm",
     "new_head",
     "save_arm",
-    "write_whole",
 ]

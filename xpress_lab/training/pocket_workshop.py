@@ -31,7 +31,7 @@ from xpress_lab.training.workshop import ARMS, SHIPPED_DTYPE, Workshop
 class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
 
-    stages = ("target", "responses", "prompts", "base", *ARMS, "cards")
+    stages = ("target", "responses", "ngram", "prompts", "base", *ARMS, "cards")
 
     def product(self, stage: str) -> Path:
         return {
@@ -44,6 +44,7 @@ class PocketWorkshop(Workshop):
         makers = {
             "target": self._train_target,
             "responses": self._write_responses,
+            "ngram": self.count_ngrams,
             "prompts": self._write_prompts,
             "cards": self._write_cards,
         }

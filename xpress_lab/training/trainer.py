@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.training.workers import Workers
 
 Loss = Callable[[torch.Generator], tuple[torch.Tensor, dict[str, float]]]

@@ -13,12 +13,15 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm, write_whole
+from xpress_lab.checkpoints import Arm, load_arm, save_arm
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
+from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.ngram_counting import count_ngrams
 from xpress_lab.training.states import StateStore
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit, Monitor
@@ -120,6 +123,16 @@ class Workshop:
     def monitor(self, arm: Arm) -> Monitor | None:
         """What is watched while an arm trains; nothing unless a tier says so."""
         return None
+
+    def count_ngrams(self) -> None:
+        """The 3-gram that PRESTO consults, counted on the responses."""
+        started, texts = time.perf_counter(), self.responses
+        ngram = count_ngrams(texts, self.target.vocab_size)
+        kept = [len(counts) for _, counts in ngram.tables]
+        (self.out / "ngram").mkdir(parents=True, exist_ok=True)
+        seconds = time.perf_counter() - started
+        self.write_made("ngram", seconds, texts, different_ngrams=kept)
+        save_ngram(ngram, self.out / "ngram")
 
     def made_or_shipped(self, stage: str) -> Path:
         """This run's own result, or the shipped one if this run made none."""
