@@ -16,13 +16,13 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm
+from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod
 from xpress_lab.sampling import Sampling
 
-KINDS = ["dflash", "markov", "xpress"]
+KINDS = ["dflash", *MARKOV_TYPES, "xpress"]
 BLOCK = 6
 
 
@@ -109,12 +109,21 @@ def test_the_mixer_on_disk_is_raw_also_after_folding(target, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+MARKOV_NAMES = {f"markov_head.markov_w{i}.weight" for i in (1, 2)}
+
+
+def projection(name: str) -> set[str]:
+    return {f"markov_head.{name}_proj.{part}" for part in ("weight", "bias")}
+
+
 def test_tensor_names_are_the_published_ones(target, tmp_path):
     """methods 1.1, 2.1, 2.7 and 3."""
     head = "w1 down_h down_g in_proj mlp.gate_proj mlp.up_proj mlp.down_proj w2"
     heads = {
         "dflash": set(),
-        "markov": {"markov_head.markov_w1.weight", "markov_head.markov_w2.weight"},
+        "markov": MARKOV_NAMES,
+        "markov-gated": MARKOV_NAMES | projection("gate"),
+        "markov-rnn": MARKOV_NAMES | projection("joint"),
         "xpress": {f"xpress_head.{name}.weight" for name in head.split()}
         | {"xpress_head.mix.L"},
     }
@@ -224,6 +233,8 @@ def test_a_pickle_payload_is_never_executed(target, folder, tmp_path):
     (folder / "model.safetensors").unlink()
     for name in ("pytorch_model.bin", "model.pt", "refiner_cotrain.pt"):
         (folder / name).write_bytes(payload)
+    refused(folder, target, "refused: it is damaged, or asks for more")
+    (folder / "refiner_cotrain.pt").unlink()
     refused(folder, target, "model.safetensors is missing")
     assert not fuse.exists()
     pickle.loads(payload)
@@ -275,7 +286,7 @@ LAYOUT = {
             "mask_token_id": 39,
             "target_layer_ids": [0, 2],
         },
-        "anchor-first block layout",
+        "layout is not declared",
     ),
     "architecture": ({"architectures": ["Eagle3"]}, "unknown architecture 'Eagle3'"),
     "no architecture": ({"architectures": None}, "unknown architecture 'none'"),
@@ -396,7 +407,7 @@ def test_a_failed_write_leaves_no_half_and_keeps_the_old_file(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("xpress_lab.checkpoints.save_file", disk_full)
+    monkeypatch.setattr("xpress_lab.checkpoints.serving.save_file", disk_full)
     with pytest.raises(LabError, match="No space left on device"):
         save_arm(new_arm("xpress", target), folder)
     assert (folder / "model.safetensors").read_bytes() == before

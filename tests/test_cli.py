@@ -75,6 +75,9 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--rescoring", "paths"), "not for xpress"),
         (("tables", "nowhere.csv"), "No results at"),
         (("train", "--only", "everything"), "Unknown stage"),
+        (("export", "--to", "gguf"), "Unknown export"),
+        (("generate", QUESTION, "--method", "markov-rnn"), "No checkpoint in"),
+        (("generate", QUESTION, "--confidence", "0.5"), "needs a confidence head"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, says):
@@ -102,10 +105,11 @@ def test_doctor_lists_what_matters(run):
     assert "torch" in found["versions"] and "threads" in found["machine"]
 
 
-def test_export_writes_the_serving_layout(run, tmp_path):
+@pytest.mark.parametrize("to", ["folder", "vllm"])
+def test_export_writes_the_serving_layout(run, tmp_path, to):
     from safetensors.torch import load_file
 
-    result = run("export", "--method", "xpress", "--out", str(tmp_path))
+    result = run("export", "--method", "xpress", "--to", to, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config["architectures"] == ["Qwen3XPressModel"]
@@ -113,3 +117,4 @@ def test_export_writes_the_serving_layout(run, tmp_path):
     rank, block = config["xpress_rank"], config["xpress_block_size"]
     assert tensors["xpress_head.mix.L"].shape == (rank, block, block)
     assert tensors["fc.weight"].shape[0] == config["hidden_size"]
+    assert ("vllm serve" in result.output) == (to == "vllm")

@@ -27,6 +27,7 @@ from toys import (
     strong_head,
 )
 
+from xpress_lab.checkpoints import MARKOV_TYPES
 from xpress_lab.decoding import choose, decode
 from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.methods import PlainDecoding
@@ -65,32 +66,30 @@ class Bench:
         self.law = exact_law(self.p, *START, TOKENS)
         self.heads = {
             kind: strong_head(kind, B, V, hidden=6, rank=3, size=0.7)
-            for kind in ("markov", "xpress")
+            for kind in (*MARKOV_TYPES, "xpress")
         }
 
     def draft(self, kind: str, passes: int, before, anchor, scale, noise):
         """The solver on N rows, exactly as the loop calls it."""
         hidden, base = self.hidden[before, anchor], self.base[before, anchor]
-        if kind == "markov":
-            step = self.heads["markov"].step
-            return solve_sequentially(
-                lambda k, drafted: base[:, k] + step(drafted[:, -1]),
-                base,
-                anchor,
-                scale=scale,
-                noise=noise,
-            )
-        head = self.heads["xpress"]
+        head = self.heads[kind if kind != "dflash" else "xpress"]
         prepared = head.prepare(hidden)
+        if head.sequential:
+
+            def step(k, drafted, state):
+                bias, state = head.step(prepared[:, k + 1], drafted[:, -1], state)
+                return base[:, k] + bias, state
+
+            return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (base + head.bias(prepared, previous))[:, first:],
             base,
             anchor,
             before,
             passes=passes if kind == "xpress" else 0,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
         )
 
     def target_rows(self, before, anchor, drafts) -> torch.Tensor:
@@ -150,7 +149,8 @@ def exact_match(bench, kind, passes, before, anchor, streams):
 
 
 RULES = [sampled_drafts, argmax_drafts, exact_match]
-SOLVERS = [("xpress", k) for k in range(B)] + [("markov", 0), ("dflash", 0)]
+SOLVERS = [("xpress", k) for k in range(B)]
+SOLVERS += [(kind, 0) for kind in (*MARKOV_TYPES, "dflash")]
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5])
@@ -375,6 +375,8 @@ def test_plain_loop_keeps_the_law():
     [
         ("dflash", 0, PLAIN),
         ("markov", 0, PLAIN),
+        ("markov-gated", 0, PLAIN),
+        ("markov-rnn", 0, PLAIN),
         ("xpress", 1, PLAIN),
         ("xpress", 2, Sampling(0.7, top_p=0.9)),
         ("xpress", None, Sampling(1.0, draft_temperature=0)),

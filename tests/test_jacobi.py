@@ -18,6 +18,7 @@ from torch.testing import assert_close
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Config as LayerConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from xpress_lab.checkpoints import MARKOV_TYPES
 from xpress_lab.errors import LabError
 from xpress_lab.jacobi import pick, solve, solve_in_order, solve_sequentially
 from xpress_lab.methods import Request
@@ -39,7 +40,7 @@ class Problem:
     """A block to solve: random drafter outputs and a random strong head."""
 
     def __init__(self, seed, block, temperature=0.0, rows=2, kind="xpress"):
-        self.block, self.slots = block, block - 1
+        self.block, self.slots, self.evaluated = block, block - 1, 0
         self.head = toys.strong_head(
             kind, block, VOCAB, HIDDEN, rank=4, seed=seed, size=2.0
         )
@@ -53,8 +54,9 @@ class Problem:
             self.sampling = {"scale": Sampling(temperature).scale, "noise": noise}
         self.blocks = (self.base, self.anchor, self.before)
 
-    def refine(self, previous: torch.Tensor) -> torch.Tensor:
-        return self.base + self.head(self.hidden, previous)
+    def refine(self, previous: torch.Tensor, first: int = 0) -> torch.Tensor:
+        self.evaluated += self.slots - first
+        return (self.base + self.head(self.hidden, previous))[:, first:]
 
     def solve(self, **how):
         return solve(self.refine, *self.blocks, **self.sampling, **how)
@@ -79,7 +81,7 @@ problems = st.builds(
     block=st.integers(2, 17),
     temperature=st.sampled_from([0.0, 0.7, 1.5]),
     rows=st.integers(1, 3),
-    kind=st.sampled_from(["xpress", "markov"]),
+    kind=st.sampled_from(["xpress", *MARKOV_TYPES]),
 )
 
 
@@ -132,6 +134,28 @@ def test_early_exit_and_lock_change_nothing(problem, lock):
 
 @given(problems)
 @exact
+def test_locking_evaluates_no_settled_slot_again(problem):
+    """Pass p evaluates at most S - p + 1 slots: p - 1 are final before it."""
+    solution = problem.solve(passes=None, lock=True)
+    most = sum(problem.slots - p for p in range(solution.passes))
+    assert problem.evaluated <= most
+    problem.evaluated = 0
+    problem.solve(passes=None)
+    assert problem.evaluated == solution.passes * problem.slots
+
+
+@given(st.integers(0, 1000), st.integers(2, 17), st.integers(0, 15))
+@exact
+def test_a_folded_head_can_start_at_any_slot(seed, block, first):
+    head = toys.strong_head("xpress", block, VOCAB, HIDDEN, rank=4, seed=seed).fold()
+    prepared = head.prepare(normal(seed, 2, block, HIDDEN))
+    previous = torch.randint(VOCAB, (2, block))
+    whole = head.bias(prepared, previous)
+    assert_close(head.bias(prepared, previous, first), whole[:, first:])
+
+
+@given(problems)
+@exact
 def test_converged_means_final(problem):
     steps = problem.all_passes()
     for passes in range(problem.slots + 1):
@@ -162,16 +186,18 @@ def test_scores_are_the_ones_that_picked_the_tokens(problem):
         assert torch.equal(solution.tokens, picked)
 
 
+@pytest.mark.parametrize("kind", MARKOV_TYPES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_markov_s_serial_steps_are_its_fixed_point(temperature):
+def test_serial_steps_of_a_markov_head_are_its_fixed_point(kind, temperature):
     """``step`` on single tokens, ``bias`` on blocks and Jacobi agree."""
-    problem = Problem(5, 9, temperature, kind="markov")
-    serial = solve_sequentially(
-        lambda k, drafted: problem.base[:, k] + problem.head.step(drafted[:, -1]),
-        problem.base,
-        problem.anchor,
-        **problem.sampling,
-    )
+    problem = Problem(5, 9, temperature, kind=kind)
+    prepared = problem.head.prepare(problem.hidden)[:, 1:]
+
+    def step(k, drafted, state):
+        bias, state = problem.head.step(prepared[:, k], drafted[:, -1], state)
+        return problem.base[:, k] + bias, state
+
+    serial = solve_sequentially(step, problem.base, problem.anchor, **problem.sampling)
     parallel = problem.solve(passes=None)
     assert torch.equal(serial.tokens, parallel.tokens)
     assert_close(serial.scores, parallel.scores)
@@ -250,7 +276,7 @@ def test_first_of_equal_logits_wins_everywhere():
         assert torch.equal(
             solve(lambda _: tied, tied, ids, ids, passes=passes).tokens, twos
         )
-    serial = solve_sequentially(lambda k, _: tied[:, k], tied, ids)
+    serial = solve_sequentially(lambda k, *_: (tied[:, k], None), tied, ids)
     assert torch.equal(serial.tokens, twos)
     verdict = accept_greedy(tied[:, [0, 0, 0, 0]], twos)
     assert verdict.accepted.item() == 3 and verdict.next_token.item() == 2
@@ -522,7 +548,7 @@ def draft_logits(method, request) -> torch.Tensor:
     return base + method.head(hidden, previous)
 
 
-@pytest.mark.parametrize("name", ["dflash", "markov", "xpress"])
+@pytest.mark.parametrize("name", ["dflash", *MARKOV_TYPES, "xpress"])
 def test_every_tensor_of_drafter_and_head_matters(target, name):
     method = toys.make_method(name, target, 5)
     if name != "dflash":

@@ -9,8 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
-    ("devices",),
-    ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable"),
+    ("devices", "files"),
+    ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable", "pretrained"),
     ("target", "drafters", "refiners"),
     ("borrowed", "jacobi", "verification", "trees"),
     ("checkpoints",),
@@ -18,7 +18,7 @@ FLOORS = (
     ("methods",),
     ("tree_methods",),
     ("decoding", "statistics"),
-    ("lab",),
+    ("lab", "hosted"),
     ("benchmarks",),
     ("training",),
     ("viz",),

@@ -41,7 +41,7 @@ from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Monitor, Schedule, fit
 
 BLOCK, TAPS = 5, (0, 2)
-KINDS = ["dflash", "markov", "xpress"]
+KINDS = ["dflash", "markov", "markov-gated", "markov-rnn", "xpress"]
 RECIPE = ArmRecipe(block_size=BLOCK)
 
 
@@ -259,8 +259,8 @@ def test_parts_of_the_loss_add_up_and_reach_every_parameter(target, texts, kind)
     arm = new_arm(kind, target)
     batch = blocks_at(target, texts, [[6, 9], [4, 5]])
     loss, parts = loss_of_arm(arm, target, batch)
-    names = {"dflash": set(), "markov": {"forced", "anchor"}}
-    assert set(parts) == names.get(kind, {"forced", "anchor", "consistency"})
+    names = {"dflash": set(), "xpress": {"forced", "anchor", "consistency"}}
+    assert set(parts) == names.get(kind, {"forced", "anchor"})
     if parts:
         assert loss.item() == pytest.approx(sum(parts.values()))
     loss.backward()

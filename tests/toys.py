@@ -15,7 +15,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from xpress_lab.cache import KVCache
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.methods import BlockMethod, Proposal
-from xpress_lab.refiners.markov import MarkovHead
+from xpress_lab.refiners.confidence import ConfidenceHead
+from xpress_lab.refiners.markov import GatedMarkovHead, MarkovHead, RNNMarkovHead
 from xpress_lab.refiners.xpress import XPressHead
 from xpress_lab.target import Target, TargetOutput
 
@@ -73,6 +74,7 @@ def tiny_drafter(
     layers: int = 2,
     tap_norm: bool = False,
     seed: int = 2,
+    anchor_first: bool = False,
 ) -> DFlashDrafter:
     """A random drafter for ``target``, in the target's dtype."""
     drafter = DFlashDrafter(
@@ -90,6 +92,7 @@ def tiny_drafter(
             block_size=block_size,
             rope_theta=10_000.0,
             tap_norm=tap_norm,
+            sample_from_anchor=anchor_first,
         )
     ).to(target.dtype)
     fill(drafter, seed)
@@ -112,8 +115,11 @@ def strong_head(
     inputs = inputs or vocab
     if xpress:
         head = XPressHead(hidden, vocab, block_size, rank, inputs=inputs).double()
-    else:
+    elif kind == "markov":
         head = MarkovHead(vocab, rank, inputs=inputs).double()
+    else:
+        other = {"markov-gated": GatedMarkovHead, "markov-rnn": RNNMarkovHead}[kind]
+        head = other(vocab, hidden, rank, inputs=inputs).double()
     fill(head, seed)
     table = head.fuse.w1 if xpress else head.markov_w1
     read_out = head.read.w2 if xpress else head.markov_w2
@@ -134,12 +140,22 @@ def strong_head(
 def make_method(
     name: str, target: Target, block_size: int, passes: int | None = 3, **drafter
 ) -> BlockMethod:
-    """``dflash``, ``markov`` or ``xpress`` on a random drafter, ready to decode."""
+    """A bare drafter or one with a head, both random, ready to decode."""
     net = tiny_drafter(target, block_size, **drafter)
     head = None
     if name != "dflash":
         head = strong_head(name, block_size, dtype=target.dtype).fold()
     return BlockMethod(name, target, net, head, passes)
+
+
+def sharp_confidence(
+    hidden: int, rank: int = 0, seed: int = 6, dtype=torch.float64
+) -> ConfidenceHead:
+    """A random confidence head that is sure of some slots and not of others."""
+    confidence = ConfidenceHead(hidden, rank).double()
+    fill(confidence, seed, gain=4.0)
+    confidence.proj.bias.detach().zero_()
+    return confidence.to(dtype).eval().requires_grad_(False)
 
 
 def generate(target: Target, prompt: list[int], count: int) -> list[int]:
@@ -280,7 +296,13 @@ class EnumerableTarget:
         return self.read_out[ids], None
 
     def method(
-        self, name: str, block_size: int, passes: int | None, draft_ids=None
+        self,
+        name: str,
+        block_size: int,
+        passes: int | None,
+        draft_ids=None,
+        anchor_first: bool = False,
+        threshold: float = 0.0,
     ) -> BlockMethod:
         """A real drafter and head on this target; the mask id has its own row."""
         drafter = DFlashDrafter(
@@ -296,10 +318,11 @@ class EnumerableTarget:
                 target_layer_ids=(0,),
                 mask_token_id=self.vocab_size,
                 block_size=block_size,
+                sample_from_anchor=anchor_first,
             )
         ).double()
         fill(drafter, seed=4)
-        head = None
+        head = confidence = None
         if name != "dflash":
             vocab = self.vocab_size if draft_ids is None else len(draft_ids)
             inputs = vocab + (draft_ids is not None)
@@ -312,7 +335,19 @@ class EnumerableTarget:
                 size=1.0,
                 inputs=inputs,
             ).fold()
-        return BlockMethod(name, self, drafter.eval(), head, passes, draft_ids)
+        if threshold:
+            rank = head.rank if name.startswith("markov") else 0
+            confidence = sharp_confidence(self.hidden, rank)
+        return BlockMethod(
+            name,
+            self,
+            drafter.eval(),
+            head,
+            passes,
+            draft_ids,
+            confidence,
+            threshold,
+        )
 
 
 def exact_law(table: torch.Tensor, first: int, second: int, length: int):

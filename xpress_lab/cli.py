@@ -75,6 +75,9 @@ def generate(
         str, typer.Option(help="ar, dflash, markov, xpress, dflash+ddtree, ...")
     ] = "xpress",
     passes: Passes = "6",
+    confidence: Annotated[
+        float, typer.Option(help="Verify drafts up to the first less likely one.")
+    ] = 0.0,
     budget: Annotated[
         int | None, typer.Option(help="Drafts of a tree; a chain's if left out.", min=0)
     ] = None,
@@ -98,7 +101,7 @@ def generate(
 
     with clear_errors():
         lab = load_lab(tier, device=device, dtype=dtype)
-        ways = {"budget": budget, "rescoring": rescoring}
+        ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
         chosen = lab.method(method, parse_passes(passes), **ways)
         typer.echo(chosen.describe(), err=True)
         if strange := lab.unknown_words(prompt):
@@ -188,18 +191,18 @@ def bench(
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
     from xpress_lab.benchmarks.tables import summary
     from xpress_lab.lab import load_lab
-    from xpress_lab.presets import METHODS
 
     with clear_errors():
         if batch_size != 1:
             raise LabError(f"batch_size {batch_size} is not supported yet: use 1.")
-        names = list(METHODS) if methods == "all" else methods.split(",")
+        lab = load_lab(tier, device=device, dtype=dtype)
+        names = lab.trained() if methods == "all" else methods.split(",")
         ks = [parse_passes(k) for k in passes.split(",")]
         arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         rows = run_bench(
-            load_lab(tier, device=device, dtype=dtype),
+            lab,
             Bench(
                 arms=arms,
                 prompts={n: reading.read_prompts(folder, n, limit) for n in wanted},
@@ -270,11 +273,16 @@ def train(
         Path | None,
         typer.Option("--out", help="Checkpoint folder; by default outputs/train/TIER."),
     ] = None,
+    confidence: Annotated[
+        bool, typer.Option(help="Train a confidence head beside each arm.")
+    ] = False,
     seed: Annotated[int, typer.Option()] = 0,
 ):
     """Train a tier from nothing; run it again after an interruption to go on.
 
     Example: xpress-lab train --tier pocket --out outputs/train/pocket
+
+    DSpark's other heads are optional: xpress-lab train --only markov-gated,markov-rnn
     """
     from dataclasses import replace
 
@@ -283,6 +291,9 @@ def train(
 
     with clear_errors():
         chosen = replace(get_tier(tier), seed=seed)
+        if confidence:
+            recipe = replace(chosen.arm, confidence_weight=1.0)
+            chosen = replace(chosen, arm=recipe)
         where = out_folder or Path("outputs") / "train" / tier
         stages = only.split(",") if only else None
         open_workshop(chosen, where, prompts, model).run(stages, typer.echo)
@@ -328,21 +339,31 @@ def fetch(
 def export(
     method: Annotated[str, typer.Option(help="dflash, markov or xpress")] = "xpress",
     tier: Tier = "pocket",
+    to: Annotated[
+        str, typer.Option(help="vllm, speculators, or folder (our own)")
+    ] = "folder",
     out_folder: Annotated[Path, typer.Option("--out", help="Folder to write.")] = Path(
         "outputs/export"
     ),
 ):
-    """Write a drafter and its head as a folder in the published serving layout.
+    """Write a drafter and its head for another program, and say how to serve it.
 
-    Example: xpress-lab export --method xpress --out outputs/export
+    Example: xpress-lab export --method xpress --to vllm --out outputs/export
     """
-    from xpress_lab.checkpoints import save_arm
+    from xpress_lab.checkpoints import export_arm
     from xpress_lab.lab import load_lab
 
     with clear_errors():
         lab = load_lab(tier, device="cpu", dtype="bfloat16")
-        save_arm(lab.arm(method), out_folder)
-        typer.echo(f"Wrote config.json and model.safetensors to {out_folder}.")
+        arm, name = lab.arm(method), lab.target_name
+        line = export_arm(arm, out_folder, to, lab.target, name)
+        typer.echo(f"Wrote config.json and model.safetensors to {out_folder}. Use it:")
+        typer.echo(line)
+        if to == "vllm" and method == "xpress":
+            typer.echo(
+                "No vLLM release serves xPress yet: it takes pull request 54448, or "
+                "the authors' patch; greedy only."
+            )
 
 
 @app.command()

@@ -27,8 +27,14 @@ class Lab:
         self.target = Target.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
 
+    @property
+    def target_name(self) -> str:
+        """Hub id of the target, or the folder where it lies."""
+        named = getattr(self.tier.target, "name", None)
+        return named or str(self.tier.target_folder(self.folder))
+
     def arm(self, kind: str) -> Arm:
-        """The trained drafter and head of ``dflash``, ``markov`` or ``xpress``."""
+        """The trained drafter and head of a method with a checkpoint of its own."""
         if kind not in self._arms:
             self._arms[kind] = load_arm(self.folder / kind, self.target)
         return self._arms[kind]
@@ -42,13 +48,16 @@ class Lab:
         name: str,
         passes: int | None = DEFAULT_PASSES,
         *,
+        confidence: float = 0.0,
         budget: int | None = None,
         rescoring: str = "marginals",
     ) -> Method:
         """A method by name.
 
         Args:
-            passes: K of xpress, ``None`` the fixed point.
+            passes: K of xpress, ``None`` for the fixed point.
+            confidence: verify a chain's drafts up to the first that the confidence
+                head gives less; 0 verifies all and needs no such head.
             budget: drafts a round of a tree method, ``None`` for as many as a chain.
             rescoring: how xpress scores a tree, by refined ``marginals`` or ``paths``.
         """
@@ -59,15 +68,25 @@ class Lab:
             return PlainDecoding()
         kind, plus, _ = name.partition("+")
         if not plus:
-            return self.block_method(name, passes)
+            return self.block_method(name, passes, confidence)
         chain = self.block_method(kind, passes if uses_passes(name, rescoring) else 0)
         return tree_method(name, chain, budget, rescoring, self.ngram)
 
-    def block_method(self, kind: str, passes: int | None) -> BlockMethod:
+    def block_method(
+        self, kind: str, passes: int | None, confidence: float = 0.0
+    ) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
-        arm = self.arm(kind)
-        head = arm.head.fold() if arm.head is not None else None
-        return BlockMethod(kind, self.target, arm.drafter, head, passes, arm.draft_ids)
+        return arm_method(self.arm(kind), self.target, passes, confidence, name=kind)
+
+    def trained(self) -> list[str]:
+        """Methods that can run: plain decoding, and those whose weights are here."""
+        counted = (self.folder / "ngram" / "model.safetensors").is_file()
+
+        def there(name: str) -> bool:
+            arm = self.folder / name.partition("+")[0] / "config.json"
+            return arm.is_file() and (counted or name != "dflash+presto")
+
+        return [name for name in METHODS if name == "ar" or there(name)]
 
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this target has no token for."""
@@ -115,6 +134,26 @@ class Lab:
             on_tokens=on_tokens if on_text else None,
             keep_trace=keep_trace,
         )
+
+
+def arm_method(
+    arm: Arm,
+    target: Target,
+    passes: int | None = DEFAULT_PASSES,
+    confidence: float = 0.0,
+    name: str | None = None,
+) -> BlockMethod:
+    """An arm made ready to draft: its head folded; arguments as in Lab.method."""
+    return BlockMethod(
+        name or arm.kind,
+        target,
+        arm.drafter,
+        None if arm.head is None else arm.head.fold(),
+        passes,
+        arm.draft_ids,
+        arm.confidence,
+        confidence,
+    )
 
 
 def load_lab(

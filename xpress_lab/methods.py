@@ -12,6 +12,11 @@ import torch
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.jacobi import solve, solve_sequentially
+from xpress_lab.refiners.confidence import (
+    ConfidenceHead,
+    check_threshold,
+    leading_sure,
+)
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
@@ -97,10 +102,12 @@ class BlockMethod:
     Args:
         name: how results call it.
         target, drafter: the pair; the drafter borrows the target's tables.
-        head: ``None`` (dflash), a sequential head (markov) or a parallel one
-            (xpress), already folded for inference.
+        head: ``None`` (dflash), a sequential head (the Markov family) or a parallel
+            one (xpress), already folded for inference.
         passes: Jacobi passes K of a parallel head; ``None`` goes to the fixed point.
         draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
+        confidence: the head by which proposals are cut, ``None`` for none.
+        threshold: verify drafts up to the first less likely one; 0 verifies all.
     """
 
     def __init__(
@@ -111,31 +118,38 @@ class BlockMethod:
         head=None,
         passes: int | None = None,
         draft_ids: torch.Tensor | None = None,
+        confidence: ConfidenceHead | None = None,
+        threshold: float = 0.0,
     ):
         config = drafter.config
         self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
         self.borrowed = Borrowed(target, draft_ids)
-        self.block_size, self.tap_ids = config.block_size, config.target_layer_ids
-        self.budget = self.block_size - 1
+        self.confidence = confidence
+        self.threshold = check_threshold(threshold, confidence)
+        self.budget, self.tap_ids = config.drafts, config.target_layer_ids
+        self.block_size = self.budget + 1
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
-        masks = self.borrowed.embed(mask_id).expand(self.block_size - 1, -1)
+        masks = self.borrowed.embed(mask_id).expand(config.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
 
     def begin(self, capacity: int) -> "BlockDrafting":
         return BlockDrafting(self, capacity)
 
     def describe(self) -> str:
-        how = "bare marginals"
+        config, how = self.drafter.config, "bare marginals"
         if self.head is not None and self.head.sequential:
-            how = f"{self.block_size - 1} serial steps"
+            how = f"{config.drafts} serial steps"
         elif self.head is not None:
             how = "passes to the fixed point"
             how = how if self.passes is None else f"K={self.passes} passes"
         taps = ",".join(map(str, self.tap_ids))
         ids = self.borrowed.draft_ids
         says = "" if ids is None else f"draft vocabulary {len(ids)}, "
+        layout = "anchor-first" if config.sample_from_anchor else "fill-in"
+        cut = f", cut below confidence {self.threshold:g}" if self.threshold else ""
         return (
-            f"{self.name}: block {self.block_size}, fill-in, taps {taps}, {says}{how}"
+            f"{self.name}: block {config.block_size}, {layout}, taps {taps}, "
+            f"{says}{how}{cut}"
         )
 
 
@@ -158,16 +172,21 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        q = None if noise is None else borrowed.spread(solution.scores.softmax(-1))
-        trace = [borrowed.to_target(step) for step in solution.trace]
-        tokens = borrowed.to_target(solution.tokens)
+        kept = self._kept(hidden, request, solution.tokens)
+        scores = solution.scores[:, :kept]
+        q = None if noise is None else borrowed.spread(scores.softmax(-1))
+        trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
+        tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
         return Proposal(tokens, q, solution.passes, trace)
 
     def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states ``[N, B, H]`` and base logits ``[N, S, D]`` of a block."""
-        hidden = self.hidden_states(request)
-        return hidden, self.method.borrowed.logits(hidden[:, 1:].contiguous())
+        hidden, first = (
+            self.hidden_states(request),
+            self.method.drafter.config.first_slot,
+        )
+        return hidden, self.method.borrowed.logits(hidden[:, first:].contiguous())
 
     def hidden_states(self, request: Request) -> torch.Tensor:
         """One drafter pass: ``[N, B, H]`` hidden states of the block at ``start``.
@@ -180,7 +199,7 @@ class BlockDrafting:
         dtype = method.mask_embeddings.dtype
         anchor = method.borrowed.embed(request.anchor)[:, None].to(dtype)
         masks = method.mask_embeddings.expand(len(anchor), -1, -1)
-        end = request.start + method.block_size
+        end = request.start + method.drafter.config.block_size
         positions = torch.arange(self.cache.length, end, device=taps.device)[None]
         hidden = method.drafter(
             torch.cat([anchor, masks], dim=1),
@@ -191,27 +210,40 @@ class BlockDrafting:
         self.cache.advance(taps.shape[1])
         return hidden
 
+    def _kept(self, hidden, request, tokens) -> int:
+        """How many drafts are worth verifying; all unless a threshold is set."""
+        method = self.method
+        if not method.threshold:
+            return tokens.shape[1]
+        slots = hidden[:, method.drafter.config.first_slot :]
+        anchor = method.borrowed.to_draft(request.anchor)
+        previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)
+        logits = method.confidence(slots, previous, method.head)
+        return leading_sure(logits, method.threshold)
+
     def _solve(self, hidden, base, request, scale, noise, keep_trace):
         head, passes = self.method.head, self.method.passes
         to_draft = self.method.borrowed.to_draft
         anchor = to_draft(request.anchor)
-        if head is not None and head.sequential:
-            return solve_sequentially(
-                lambda k, drafted: base[:, k] + head.step(drafted[:, -1]),
-                base,
-                anchor,
-                scale=scale,
-                noise=noise,
-            )
         prepared = None if head is None else head.prepare(hidden)
+        if head is not None and head.sequential:
+            rows = prepared[:, self.method.drafter.config.first_slot :]
+
+            def step(k: int, drafted: torch.Tensor, state):
+                bias, state = head.step(rows[:, k], drafted[:, -1], state)
+                return base[:, k] + bias, state
+
+            return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (
+                base[:, first:] + head.bias(prepared, previous, first)
+            ),
             base,
             anchor,
             to_draft(request.before_anchor),
             passes=0 if head is None else passes,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
             keep_trace=keep_trace,
         )

@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 
 ORDER = 3
 DISCOUNT = 0.75

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xpress_lab.errors import LabError
 
-CHAINS = ("ar", "dflash", "markov", "xpress")
+CHAINS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
 TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
 METHODS = CHAINS + TREES
 FAMILIES = ("math", "code", "chat")
@@ -66,7 +66,7 @@ class ArmRecipe:
     block_size: int = 16
     target_layer_ids: tuple[int, ...] | None = (0, 1, 2)  # None: three, spread evenly
     drafter_layers: int = 2
-    rank: int = 128
+    rank: int = 64
     mlp_ratio: int = 2
     tap_norm: bool = False
     intermediate_size: int | None = None  # of the drafter's MLPs; None: the target's
@@ -77,9 +77,11 @@ class ArmRecipe:
     steps: dict[str, int] = field(
         default_factory=lambda: {
             "base": 1_600,
-            "dflash": 3_400,
-            "markov": 1_800,
-            "xpress": 1_800,
+            "dflash": 2_700,
+            "markov": 2_000,
+            "markov-gated": 2_000,
+            "markov-rnn": 2_000,
+            "xpress": 2_000,
         }
     )
     batch: int = 16
@@ -93,6 +95,7 @@ class ArmRecipe:
     anchor_weight: float = 0.6  # of the bare drafter's loss
     consistency_weight: float = 0.3
     consistency_passes: int = 3
+    confidence_weight: float = 0.0  # 0: no confidence head (DSpark trains one with 1)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,14 @@ LAPTOP = Tier(
         norm_scale=0.4,
         draft_vocabulary=4_096,
         bfloat16=True,
-        steps={"base": 6_000, "dflash": 6_000, "markov": 4_000, "xpress": 4_000},
+        steps={
+            "base": 6_000,
+            "dflash": 6_000,
+            "markov": 4_000,
+            "markov-gated": 4_000,
+            "markov-rnn": 4_000,
+            "xpress": 4_000,
+        },
         learning_rate=1.5e-3,
         gamma=4.0,
     ),

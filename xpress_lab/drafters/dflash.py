@@ -3,19 +3,25 @@
 The drafter reads the target's hidden states of the verified text ("context") and
 a block of embeddings, the anchor's followed by mask tokens, and returns one hidden
 state per slot. It owns no embedding table and no output head; it borrows the
-target's. Layout *fill-in*: slot j predicts position anchor + j, slot 0 (the anchor
-itself) predicts nothing, so a block of B yields B - 1 drafts.
+target's.
+
+Two block layouts exist and are not interchangeable (methods 1.2). *Fill-in*: slot j
+predicts position anchor + j, slot 0 (the anchor itself) predicts nothing, so a block
+of B yields B - 1 drafts. *Anchor-first*: slot j predicts position anchor + j + 1, so
+all B slots draft. The network is the same; which slots are read is not.
 
 Parameter names are those of the published z-lab checkpoints.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from xpress_lab.cache import KVCache
+from xpress_lab.pretrained import Pretrained
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,8 @@ class DFlashConfig:
     """Sizes of a drafter; hidden size, heads and vocabulary follow the target.
 
     ``tap_norm`` normalises each tap before ``fc``; published drafters do not, so
-    it is off unless a checkpoint says otherwise.
+    it is off unless a checkpoint says otherwise. ``sample_from_anchor`` says that the
+    layout is anchor-first.
     """
 
     hidden_size: int
@@ -40,6 +47,17 @@ class DFlashConfig:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 1_000_000.0
     tap_norm: bool = False
+    sample_from_anchor: bool = False
+
+    @property
+    def first_slot(self) -> int:
+        """The slot that predicts the token after the anchor."""
+        return 0 if self.sample_from_anchor else 1
+
+    @property
+    def drafts(self) -> int:
+        """Tokens that a block proposes: B - 1, or B in the anchor-first layout."""
+        return self.block_size - self.first_slot
 
 
 class RMSNorm(nn.Module):
@@ -71,6 +89,16 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """Rotary position embedding on ``[N, heads, T, head_dim]``, half-split form."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def rotary_angles(
+    positions: torch.Tensor, dim: int, theta: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin ``[N, 1, T, dim]`` for ``[N, T]``, computed anew and never stored."""
+    index = torch.arange(0, dim, 2, device=positions.device).float()
+    turns = positions[:, None, :, None].float() * theta ** (-index / dim)
+    turns = torch.cat([turns, turns], dim=-1)
+    return turns.cos().to(dtype), turns.sin().to(dtype)
 
 
 class BlockAttention(nn.Module):
@@ -124,8 +152,10 @@ class DrafterLayer(nn.Module):
         return block + self.mlp(self.post_attention_layernorm(block))
 
 
-class DFlashDrafter(nn.Module):
+class DFlashDrafter(nn.Module, Pretrained):
     """The drafter network: context projection, a few layers, a final norm."""
+
+    architecture = "DFlashDraftModel"
 
     def __init__(self, config: DFlashConfig):
         super().__init__()
@@ -137,6 +167,15 @@ class DFlashDrafter(nn.Module):
             DrafterLayer(config) for _ in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(size, config.rms_norm_eps)
+
+    def settings(self) -> dict:
+        """The config, whose keys are published ones."""
+        return asdict(self.config)
+
+    @classmethod
+    def of_settings(cls, settings: dict) -> Self:
+        taps = tuple(settings.pop("target_layer_ids", ()))
+        return cls(DFlashConfig(**settings, target_layer_ids=taps))
 
     def project(self, taps: torch.Tensor) -> torch.Tensor:
         """Target taps ``[N, C, n*H]`` to context ``[N, C, H]``, once for all layers."""
@@ -171,14 +210,10 @@ class DFlashDrafter(nn.Module):
         return self.norm(block)
 
     def angles(self, positions: torch.Tensor):
-        """cos and sin ``[N, 1, T, head_dim]``, computed anew and never stored."""
-        dim = self.config.head_dim
-        index = torch.arange(0, dim, 2, device=positions.device).float()
-        frequency = self.config.rope_theta ** (-index / dim)
-        turns = positions[:, None, :, None].float() * frequency
-        turns = torch.cat([turns, turns], dim=-1)
-        dtype = self.norm.weight.dtype
-        return turns.cos().to(dtype), turns.sin().to(dtype)
+        config = self.config
+        return rotary_angles(
+            positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
+        )
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache for this drafter's keys and values."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xpress_lab.errors import LabError
+from xpress_lab.pretrained import Pretrained
 
 # Names inside our modules, and the names that published checkpoints use.
 PUBLISHED_NAMES = {
@@ -99,7 +100,7 @@ class Read(nn.Module):
         return self.w2(z[:, 1:].contiguous())
 
 
-class XPressHead(nn.Module):
+class XPressHead(nn.Module, Pretrained):
     """The four modules in order. ``w1``, ``w2`` and the rest start at N(0, std).
 
     Args:
@@ -129,6 +130,18 @@ class XPressHead(nn.Module):
         for name, parameter in self.named_parameters():
             if name != "mix.L":  # the mixer starts as the identity
                 nn.init.normal_(parameter, std=std)
+
+    def settings(self) -> dict:
+        """Sizes."""
+        rank = self.mix.L.shape[0]
+        return {
+            "hidden_size": self.fuse.down_h.in_features,
+            "vocab_size": self.read.w2.out_features,
+            "block_size": self.block_size,
+            "rank": rank,
+            "mlp_ratio": self.trans.gate_proj.out_features // rank,
+            "inputs": self.fuse.w1.num_embeddings,
+        }
 
     def prepare(self, hidden: torch.Tensor) -> torch.Tensor:
         """The part of a block that no token changes: ``[N, B, H]`` to ``[N, B, r]``."""
@@ -201,9 +214,13 @@ class FoldedXPressHead:
         of_slots = F.linear(hidden, self.from_slot)
         return self._mix(of_slots + F.linear(mean, self.from_mean))
 
-    def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        """Logit bias ``[N, B-1, V]``; arguments as in :meth:`XPressHead.bias`."""
-        return self._read(prepared + self._mix(F.embedding(previous, self.table)))
+    def bias(
+        self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
+        """Logit bias ``[N, B-1-first, V]`` of the drafts from ``first`` on (0-based);
+        other arguments as in :meth:`XPressHead.bias`."""
+        mixed = self._mix(F.embedding(previous, self.table), first)
+        return self._read(prepared[:, first:] + mixed)
 
     def bias_after(self, prepared: torch.Tensor, previous: torch.Tensor):
         """Bias ``[F, V]`` of a single slot after each of F paths of the same block.
@@ -223,6 +240,6 @@ class FoldedXPressHead:
         z = c + F.linear(F.silu(gate) * up, self.down)
         return F.linear(z, self.w2)
 
-    def _mix(self, a: torch.Tensor) -> torch.Tensor:
+    def _mix(self, a: torch.Tensor, first: int = 0) -> torch.Tensor:
         # A product and a sum beat r tiny matrix products on a CPU.
-        return (self.mixer * a[:, None]).sum(dim=2)
+        return (self.mixer[first:] * a[:, None]).sum(dim=2)

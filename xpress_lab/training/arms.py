@@ -1,4 +1,4 @@
-"""The three arms of the comparison: dflash alone, markov, xpress.
+"""The arms of the comparison: dflash alone, the Markov family, xpress.
 
 As in the paper, a dFlash drafter is trained first, the *base*, and every arm goes on
 from it with its own copy: dflash alone, the others together with a head. Same data,
@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from xpress_lab.borrowed import Borrowed
-from xpress_lab.checkpoints import Arm, head_sizes
+from xpress_lab.checkpoints import MARKOV_TYPES, Arm, new_head
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.presets import ArmRecipe
-from xpress_lab.refiners.markov import MarkovHead
-from xpress_lab.refiners.xpress import XPressHead
+from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.target import Target, default_taps
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import arm_loss
@@ -57,23 +56,17 @@ def new_base(
 
 
 def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
-    """A copy of the base drafter, with an untrained head unless ``kind`` is dflash."""
+    """A copy of the base drafter, with an untrained head unless ``kind`` is dflash,
+    and an untrained confidence head if the recipe has a weight for one."""
     config = base.drafter.config
-    sizes = head_sizes(config.vocab_size, base.draft_ids)
     torch.manual_seed(seed)
     drafter = copy.deepcopy(base.drafter).float().train().requires_grad_(True)
-    head = None
-    if kind == "markov":
-        head = MarkovHead(rank=recipe.rank, **sizes)
-    elif kind == "xpress":
-        head = XPressHead(
-            config.hidden_size,
-            block_size=recipe.block_size,
-            rank=recipe.rank,
-            mlp_ratio=recipe.mlp_ratio,
-            **sizes,
-        )
-    return Arm(kind, drafter, head, base.draft_ids)
+    head = new_head(kind, config, recipe.rank, recipe.mlp_ratio, base.draft_ids)
+    confidence = None
+    if recipe.confidence_weight:
+        rank = recipe.rank if kind in MARKOV_TYPES else 0
+        confidence = ConfidenceHead(config.hidden_size, rank)
+    return Arm(kind, drafter, head, base.draft_ids, confidence)
 
 
 @torch.no_grad()
@@ -154,7 +147,7 @@ def train_arm(
         ):
             return arm_loss(arm, borrowed, blocks, recipe, generator)
 
-    parts = nn.ModuleList([arm.drafter, *([arm.head] if arm.head else [])])
+    parts = nn.ModuleList(arm.modules())
     schedule = Schedule(
         steps, recipe.learning_rate, recipe.warmup, accumulate=recipe.accumulate
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, write_whole
+from xpress_lab.checkpoints import Arm
 from xpress_lab.fetching import fetch_target, weights_digest
+from xpress_lab.files import write_whole
 from xpress_lab.presets import Tier
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_base

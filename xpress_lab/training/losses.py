@@ -1,4 +1,4 @@
-"""The four-term loss of a drafter and its head (methods 2.6).
+"""The loss of a drafter and its heads (methods 2.6).
 
 Every term is the same distance between a block of logits and the truth, a weighted
 mean over slots of cross-entropy with the data and L1 distance to the target's
@@ -7,9 +7,12 @@ distribution. The terms differ in where the logits come from:
 1-2. *teacher-forced* (CE and TV parts): the head is given the true previous tokens;
 3. *consistency*: the head is given its own earlier argmax, as in inference;
 4. *anchor*: the drafter's bare logits, so that the seed of the passes stays good.
+
+A confidence head adds a loss of its own (methods 3), which moves nothing else.
 """
 
 import torch
+import torch.nn.functional as F
 
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm
@@ -50,17 +53,45 @@ def arm_loss(
     hidden = draft_hidden(arm, borrowed, batch)
     base = borrowed.logits(hidden[:, 1:].contiguous())
     anchor = block_distance(base, batch, recipe)
+    logits, parts = base, {}
+    if arm.head is not None:
+        prepared = arm.head.prepare(hidden)
+        logits = base + arm.head.bias(prepared, batch.previous)
+        parts["forced"] = block_distance(logits, batch, recipe)
+        parts["anchor"] = recipe.anchor_weight * anchor
+        if not arm.head.sequential and recipe.consistency_weight:
+            own = _own_round(arm, prepared, base, batch, recipe, generator)
+            parts["consistency"] = recipe.consistency_weight * own
+    if arm.confidence is not None:
+        sure = confidence_loss(arm, hidden, logits, batch, recipe)
+        parts["confidence"] = recipe.confidence_weight * sure
+    figures = {name: part.item() for name, part in parts.items()}
     if arm.head is None:
-        return anchor, {}
-    prepared = arm.head.prepare(hidden)
-    forced = block_distance(
-        base + arm.head.bias(prepared, batch.previous), batch, recipe
+        parts["anchor"] = anchor  # all that a bare drafter learns from
+    return sum(parts.values()), figures
+
+
+def confidence_loss(
+    arm: Arm,
+    hidden: torch.Tensor,
+    logits: torch.Tensor,
+    batch: BlockBatch,
+    recipe: ArmRecipe,
+) -> torch.Tensor:
+    """Weighted binary cross-entropy with each slot's acceptance probability.
+
+    That is the sum of min(p, q), 1 - TV where every token can be drafted. Nothing
+    flows into drafter or head: their gradients would be harmed by it.
+    """
+    with torch.no_grad():
+        q = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+        kept = torch.minimum(q, batch.target_probs).sum(-1).clamp(0, 1)
+    said = arm.confidence(hidden[:, 1:], batch.previous[:, 1:], arm.head)
+    each = F.binary_cross_entropy_with_logits(
+        said.to(kept.dtype), kept, reduction="none"
     )
-    parts = {"forced": forced, "anchor": recipe.anchor_weight * anchor}
-    if not arm.head.sequential and recipe.consistency_weight:
-        own = _own_round(arm, prepared, base, batch, recipe, generator)
-        parts["consistency"] = recipe.consistency_weight * own
-    return sum(parts.values()), {name: part.item() for name, part in parts.items()}
+    weight = slot_weights(logits.shape[1], recipe.gamma) * batch.valid
+    return (weight * each).sum() / weight.sum().clamp_min(1e-9)
 
 
 def draft_hidden(arm: Arm, borrowed: Borrowed, batch: BlockBatch) -> torch.Tensor:

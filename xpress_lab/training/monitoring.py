@@ -7,8 +7,7 @@ import copy
 
 from xpress_lab.checkpoints import Arm
 from xpress_lab.decoding import decode
-from xpress_lab.lab import DEFAULT_PASSES
-from xpress_lab.methods import BlockMethod
+from xpress_lab.lab import arm_method
 from xpress_lab.target import Target
 
 
@@ -16,13 +15,10 @@ def online_tau(
     arm: Arm, target: Target, prompts: list[str], max_new_tokens: int = 64
 ) -> float:
     """Pooled greedy tau of an arm as it stands, in the target's dtype."""
-    drafter, head = (
-        None if part is None else copy.deepcopy(part).to(target.dtype).eval()
-        for part in (arm.drafter, arm.head)
-    )
-    if head is not None:
-        head = head.fold()
-    method = BlockMethod(arm.kind, target, drafter, head, DEFAULT_PASSES, arm.draft_ids)
+    arm = copy.deepcopy(arm)
+    for module in arm.modules():
+        module.to(target.dtype).eval()
+    method = arm_method(arm, target)
     rounds = [
         r
         for prompt in prompts

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm, write_whole
+from xpress_lab.checkpoints import Arm, load_arm, save_arm
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
@@ -27,6 +28,7 @@ from xpress_lab.training.trainer import Fit, Monitor
 from xpress_lab.training.workers import Workers
 
 ARMS = ("dflash", "markov", "xpress")
+OPTIONAL = ("markov-gated", "markov-rnn")  # trained when they are asked for by name
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -48,15 +50,17 @@ class Workshop:
     def run(
         self, stages: Sequence[str] | None = None, say: Callable[[str], None] = print
     ) -> None:
-        """Run the named stages (all by default), in order."""
+        """Run the named stages, in order; by default all but the optional arms."""
         wanted = self.stages if stages is None else stages
-        unknown = set(wanted) - set(self.stages)
+        known = (*self.stages, *OPTIONAL)
+        unknown = set(wanted) - set(known)
         if unknown:
             raise LabError(
-                f"Unknown stage {unknown.pop()!r}: use {', '.join(self.stages)}."
+                f"Unknown stage {unknown.pop()!r}: use {', '.join(self.stages)}; "
+                f"or, optional, {', '.join(OPTIONAL)}."
             )
         self.say = say if self.workers.is_main else lambda _: None
-        for stage in (stage for stage in self.stages if stage in wanted):
+        for stage in (stage for stage in known if stage in wanted):
             started = time.perf_counter()
             state = "present"
             if not self.product(stage).exists():
@@ -67,7 +71,7 @@ class Workshop:
 
     def _make(self, stage: str) -> None:
         """Arms are trained by all processes, the rest by the main one."""
-        if stage in ("base", *ARMS):
+        if stage in ("base", *ARMS, *OPTIONAL):
             self.train_arm(stage)
         elif self.workers.is_main:
             self.make(stage)

@@ -33,6 +33,8 @@ LOOKS = {
     "ar": Look("plain decoding", "#6b6b6b", "x", ":", ""),
     "dflash": Look("dFlash", "#0173b2", "o", "--", "///"),
     "markov": Look("Markov", "#de8f05", "s", "-.", "..."),
+    "markov-gated": Look("gated Markov", "#cc78bc", "^", "-.", "xxx"),
+    "markov-rnn": Look("RNN Markov", "#ca9161", "v", "-.", "+++"),
     "xpress": Look("xPress", "#007a5a", "D", "-", ""),
     "dflash+ddtree": Look("dFlash + DDTree", "#56b4e9", "v", (0, (5, 1)), "\\\\"),
     "dflash+presto": Look("dFlash + PRESTO", "#949494", "P", (0, (1, 1)), "++"),

@@ -1,0 +1,70 @@
+"""Files of a checkpoint folder: written whole or not at all, read without trust."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from xpress_lab.errors import LabError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write through a neighbour file, so that a crash or full disk leaves no half."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        write(partial)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise LabError(f"Cannot write {path}: {error.strerror or error}.") from error
+
+
+def write_json(path: Path, values: dict) -> None:
+    text = json.dumps(values, indent=2) + "\n"
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict:
+    """A JSON table."""
+    if not path.is_file():
+        raise LabError(f"No checkpoint in {path.parent}: {path.name} is missing.")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LabError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise LabError(f"{path} holds no table of settings.")
+    return values
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of model.safetensors, or of the shards that its index lists."""
+    if not (folder / INDEX).is_file() or (folder / WEIGHTS).is_file():
+        return read_shard(folder / WEIGHTS)
+    listed = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise LabError(f"{folder / INDEX} lists no tensors (weight_map).")
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(set(map(str, listed.values()))):
+        if Path(name).name != name:
+            raise LabError(f"{folder / INDEX} points outside its folder: {name!r}.")
+        tensors |= read_shard(folder / name)
+    odd = sorted(set(listed) ^ set(tensors))
+    if odd:
+        raise LabError(f"{folder}: index and shards disagree about tensor {odd[0]!r}.")
+    return tensors
+
+
+def read_shard(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of one safetensors file."""
+    if not path.is_file():
+        raise LabError(f"No checkpoint in {path.parent}: {path.name} is missing.")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise LabError(f"{path} is corrupt or cut short: {error}") from error
