@@ -182,10 +182,8 @@ class BlockDrafting:
 
     def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states ``[N, B, H]`` and base logits ``[N, S, D]`` of a block."""
-        hidden, first = (
-            self.hidden_states(request),
-            self.method.drafter.config.first_slot,
-        )
+        first = self.method.drafter.config.first_slot
+        hidden = self.hidden_states(request)
         return hidden, self.method.borrowed.logits(hidden[:, first:].contiguous())
 
     def hidden_states(self, request: Request) -> torch.Tensor:
