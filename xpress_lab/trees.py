@@ -149,28 +149,25 @@ def grow(score: Score, slots: int, budget: int) -> TokenTree:
     level, prefixes = [0], torch.zeros(1, 0, dtype=torch.long)
     totals, made = torch.zeros(1), 1
     while level and prefixes.shape[1] < slots and budget > 0:
-        steps = score(prefixes)
-        if steps.max() > 0:
-            raise LabError(
-                "Scores of a token tree must be log-probabilities, 0 or less."
-            )
+        above, steps = totals.tolist(), score(prefixes)
         scores = (totals.to(steps)[:, None] + steps).flatten()
         floor = -kept[-1][0] if len(kept) == budget else -torch.inf
         better = (scores > floor).nonzero().squeeze(1)
         totals, order = scores[better].topk(min(budget, len(better)))
         rows, tokens = better[order] // steps.shape[1], better[order] % steps.shape[1]
         columns = totals.tolist(), rows.tolist(), tokens.tolist()
-        fresh = [
-            (-total, made + i, level[row], token)
-            for i, (total, row, token) in enumerate(zip(*columns, strict=True))
-        ]
+        fresh = []
+        for total, row, token in zip(*columns, strict=True):
+            if total > above[row]:
+                raise LabError("Scores of tree nodes must be log-probabilities, <= 0.")
+            fresh.append((-total, made + len(fresh), level[row], token))
         # Of equals the older wins, so that no node is kept without its parent.
         kept = sorted(kept + fresh)[:budget]
         level = [node for _, node, _, _ in kept if node >= made]
         made += len(fresh)
         count = len(level)
-        totals, above = totals[:count], prefixes.to(rows)[rows[:count]]
-        prefixes = torch.cat([above, tokens[:count, None]], dim=1)
+        totals, parents = totals[:count], prefixes.to(rows)[rows[:count]]
+        prefixes = torch.cat([parents, tokens[:count, None]], dim=1)
     return _renumbered(kept)
 
 
