@@ -16,7 +16,7 @@ FLOORS = (
     ("checkpoints",),
     ("fetching", "ngram"),
     ("methods",),
-    ("tree_methods",),
+    ("tree_methods", "eagle_method"),
     ("decoding", "statistics"),
     ("lab", "hosted"),
     ("benchmarks",),

@@ -130,12 +130,13 @@ def decode(
     out = target.forward(ids, cache, method.tap_ids, last_only=True)
     anchor, taps = choose(out.logits[:, -1], sampling, streams), out.taps
     before_anchor, start = ids[:, -1], len(prompt)
+    fresh = torch.cat([ids[:, 1:], anchor[:, None]], dim=1)
     emit(anchor.tolist())
     watch.lap("prefill")
 
     while not finished():
         proposal = drafting.propose(
-            Request(anchor, before_anchor, taps, start),
+            Request(anchor, before_anchor, taps, start, fresh),
             sampling,
             streams.draft,
             watch,
@@ -168,6 +169,7 @@ def decode(
         start += kept + 1
         taps = None if out.taps is None else out.taps[:, rows]
         before_anchor = block[:, last]
+        fresh = torch.cat([block[:, rows][:, 1:], anchor[:, None]], dim=1)
         watch.lap("accept")
 
     text.seconds = dict(watch.seconds)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm
+from xpress_lab.checkpoints import Arm, load_arm, load_eagle
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import pick_device, pick_dtype
+from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod, Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
@@ -66,6 +67,9 @@ class Lab:
         check_rescoring(name, rescoring)
         if name == "ar":
             return PlainDecoding()
+        if name == "eagle":
+            drafter = load_eagle(self.folder / name, self.target)
+            return EagleMethod(self.target, drafter)
         kind, plus, _ = name.partition("+")
         if not plus:
             return self.block_method(name, passes, confidence)

@@ -29,12 +29,14 @@ class Request(NamedTuple):
     anchor, before_anchor: ``[N]`` the newest token and the one before it.
     taps: ``[N, C, n*H]`` target states of tokens not seen by the drafter yet.
     start: position of the anchor.
+    fresh: ``[N, C]`` the token after each of those, the last one is the anchor.
     """
 
     anchor: torch.Tensor
     before_anchor: torch.Tensor
     taps: torch.Tensor | None
     start: int
+    fresh: torch.Tensor
 
 
 class Proposal(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xpress_lab.errors import LabError
 
-CHAINS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
+CHAINS = ("ar", "eagle", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
 TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
 METHODS = CHAINS + TREES
 FAMILIES = ("math", "code", "chat")
@@ -77,6 +77,7 @@ class ArmRecipe:
     steps: dict[str, int] = field(
         default_factory=lambda: {
             "base": 1_600,
+            "eagle": 1_600,
             "dflash": 2_700,
             "markov": 2_000,
             "markov-gated": 2_000,
@@ -89,6 +90,8 @@ class ArmRecipe:
     learning_rate: float = 3e-3
     warmup: float = 0.04
     accumulate: int = 1  # batches a step
+    chain: int = 7  # drafts a round of eagle
+    unrolled: int = 4  # steps of eagle's training-time test
     gamma: float = 7.0  # decay of slot weights
     ce_weight: float = 0.1
     l1_weight: float = 0.9  # of the L1 distance, which is twice the TV distance
