@@ -377,6 +377,8 @@ def test_walks_of_every_length_leave_both_caches_as_if_built_in_one_go(
 
     def look(request, drafting):
         start, cache = request.start, drafting.cache
+        newest = [int(request.before_anchor), int(request.anchor)]
+        assert newest == text[start - 1 : start + 1]
         seen = start - request.taps.shape[1]
         assert_close(request.taps, taps[:, seen:start], **ROUNDING)
         assert cache.length == seen

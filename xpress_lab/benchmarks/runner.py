@@ -293,7 +293,7 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
         frame[column] = pd.to_numeric(frame[column])
     # Files from before there were trees: chains, which build none.
     frame["budget"] = frame["budget"].fillna(frame["block_size"] - 1).astype(int)
-    frame["rescoring"] = frame["rescoring"].fillna("")
+    frame["rescoring"] = frame["rescoring"].astype(object).fillna("")
     frame["tree_seconds"] = frame["tree_seconds"].fillna(0.0)
     return frame
 
