@@ -46,12 +46,17 @@ train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 
 PASSES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --methods markov,xpress \
     --passes 0,4,6,fixed --limit 72
+TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 \
+    --methods ar,dflash,xpress,dflash+ddtree,dflash+presto,xpress+ddtree,xpress+presto \
+    --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
 	rm -f data/results/passes-T*.csv
 	$(PASSES) --temperature 0 --out data/results/passes-T0.csv
 	$(PASSES) --temperature 1 --seed 0 --seed 1 --seed 2 --out data/results/passes-T1.csv
+	rm -f data/results/trees.csv
+	$(TREES) --out data/results/trees.csv
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks
