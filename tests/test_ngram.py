@@ -74,20 +74,12 @@ PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=8)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_every_law_is_the_formula_s_and_sums_to_one(pairs):
     ngram = count_ngrams(texts(pairs), VOCAB)
-    contexts = torch.tensor(list(itertools.product(range(VOCAB), repeat=2)))
+    contexts = list(itertools.product(range(VOCAB), repeat=2))
     laws = ngram.log_probs(contexts).exp()
     assert_close(laws.sum(-1), torch.ones(len(contexts)))
     assert (laws > 0).all() and (laws <= 1).all()
-    for context, law in zip(contexts.tolist(), laws, strict=True):
-        assert_close(law, torch.tensor(law_by_hand(pairs, tuple(context))))
-
-
-def test_the_last_two_tokens_matter_and_no_others():
-    ngram = count_ngrams(texts(), VOCAB)
-    long = torch.tensor([[4, 4, 1, 2], [0, 3, 1, 2], [1, 2, 2, 1]])
-    rows = ngram.log_probs(long)
-    assert torch.equal(rows[0], rows[1]) and not torch.equal(rows[0], rows[2])
-    assert torch.equal(rows, ngram.log_probs(long[:, -2:]))
+    for context, law in zip(contexts, laws, strict=True):
+        assert_close(law, torch.tensor(law_by_hand(pairs, context)))
 
 
 def test_a_limit_keeps_the_most_frequent():
@@ -95,14 +87,14 @@ def test_a_limit_keeps_the_most_frequent():
     for (_, all_counts), (grams, counts) in zip(whole.tables, few.tables, strict=True):
         assert len(grams) == 4
         assert sorted(counts.tolist()) == sorted(all_counts.tolist())[-4:]
-    assert_close(few.log_probs(torch.tensor([[1, 2]])).exp().sum(), torch.tensor(1.0))
+    assert_close(few.log_probs([(1, 2)]).exp().sum(), torch.tensor(1.0))
 
 
 def test_counts_come_back_from_disk(tmp_path):
     ngram = count_ngrams(texts(), VOCAB)
     save_ngram(ngram, tmp_path)
     back = load_ngram(tmp_path, VOCAB)
-    contexts = torch.tensor([[1, 2], [2, 3], [4, 0], [3, 3]])
+    contexts = [(1, 2), (2, 3), (4, 0), (3, 3)]
     assert torch.equal(back.log_probs(contexts), ngram.log_probs(contexts))
 
 
@@ -150,7 +142,8 @@ def test_the_shipped_counts_are_small_and_know_the_target_s_words():
     ngram = lab.ngram()
     text = lab.generate("Anna has 3 apples and Ben has 4.", "ar", max_new_tokens=60)
     ids = torch.tensor(text.prompt + text.tokens)
-    rows = ngram.log_probs(ids.unfold(0, 2, 1)[:-1])
+    pairs = itertools.pairwise(ids.tolist()[:-1])
+    rows = ngram.log_probs(list(pairs))
     given_two = rows.gather(1, ids[2:, None])[-len(text.tokens) :].mean()
     alone = ngram.probabilities(()).log()[ids[2:]][-len(text.tokens) :].mean()
     assert given_two > alone + 1.5

@@ -75,12 +75,12 @@ def belief(vocab: int, slots: int, seed: int, rounded: bool = False):
 
 
 def scorer(table):
-    """The table as a function of prefixes ``[F, k]``; counts its calls."""
+    """The table as a function of paths; counts its calls."""
     calls = []
 
-    def score(prefixes: torch.Tensor) -> torch.Tensor:
-        calls.append(len(prefixes))
-        return torch.stack([table[tuple(p)] for p in prefixes.tolist()])
+    def score(paths) -> torch.Tensor:
+        calls.append(len(paths))
+        return torch.stack([table[path] for path in paths])
 
     return score, calls
 
@@ -187,7 +187,7 @@ def test_dominant_tokens_give_the_chain(slots):
     sure = logits.argmax(-1)
     logits[torch.arange(slots), sure] += 40
     rows = logits.log_softmax(-1)
-    same = lambda prefixes: rows[prefixes.shape[1]].expand(len(prefixes), -1)  # noqa: E731
+    same = lambda paths: rows[len(paths[0])].expand(len(paths), -1)  # noqa: E731
     for tree in (ddtree(rows, slots), grow(same, slots, slots)):
         assert tree.tokens == sure.tolist()
         assert tree.parents == list(range(slots))
@@ -211,14 +211,14 @@ def test_no_budget_leaves_the_root(budget):
 def test_impossible_tokens_are_never_planted():
     """Fewer nodes than the budget where the rest has no chance at all."""
     rows = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64).log()
-    same = lambda prefixes: rows[prefixes.shape[1]].expand(len(prefixes), -1)  # noqa: E731
+    same = lambda paths: rows[len(paths[0])].expand(len(paths), -1)  # noqa: E731
     for tree in (ddtree(rows, 9), grow(same, 2, 9)):
         assert set(prefixes_of(tree)) == {(0,), (1,), (0, 0), (1, 0)}
 
 
 def test_scores_that_are_no_log_probabilities_are_refused():
     with pytest.raises(LabError, match="log-probabilities, <= 0"):
-        grow(lambda prefixes: torch.full((len(prefixes), 3), 0.1), 2, 4)
+        grow(lambda paths: torch.full((len(paths), 3), 0.1), 2, 4)
     with pytest.raises(LabError, match="weight must be 0 or more, not -1"):
         presto(torch.zeros(2, 3), lambda p: torch.zeros(len(p), 3), 4, weight=-1)
 
@@ -228,8 +228,8 @@ def test_the_auxiliary_takes_mixtures_of_two_texts_down():
     rows = torch.full((2, 2), math.log(0.5), dtype=torch.float64)
     agree = torch.tensor([[0.99, 0.01], [0.01, 0.99]], dtype=torch.float64).log()
 
-    def auxiliary(prefixes):
-        return agree[prefixes[:, -1]] if prefixes.shape[1] else rows[:1]
+    def auxiliary(paths):
+        return agree[[p[-1] for p in paths]] if paths[0] else rows[:1]
 
     assert set(prefixes_of(presto(rows, auxiliary, 4))) == {(0,), (1,), (0, 0), (1, 1)}
     assert set(prefixes_of(ddtree(rows, 4))) != {(0,), (1,), (0, 0), (1, 1)}
@@ -537,7 +537,7 @@ def test_a_node_is_scored_by_the_head_after_its_own_path(target, kind, budget):
         assert_close(beliefs.marginals, base[0].log_softmax(-1))
         prepared = chain.head.prepare(hidden)
         for path, score in zip(prefixes_of(tree), tree.scores, strict=True):
-            padded = [*beliefs.before.tolist(), *path, 0, 0, 0, 0][:5]
+            padded = [*beliefs.before, *path, 0, 0, 0, 0][:5]
             refined = base + chain.head.bias(prepared, torch.tensor([padded]))
             own = refined[0].log_softmax(-1)
             rows = range(len(path))

@@ -54,10 +54,9 @@ class NGram:
         self.probabilities = lru_cache(ROWS)(self._probabilities)
         self._row = lru_cache(ROWS)(lambda *c: self.probabilities(c).log())
 
-    def log_probs(self, prefixes: torch.Tensor) -> torch.Tensor:
-        """``[F, V]`` after prefixes ``[F, k]`` of target ids; the last two matter."""
-        rows = [self._row(*c) for c in prefixes[:, 1 - ORDER :].tolist()]
-        return torch.stack(rows).to(prefixes.device)
+    def log_probs(self, contexts: list[tuple[int, int]]) -> torch.Tensor:
+        """``[F, V]`` after each of F pairs of target ids."""
+        return torch.stack([self._row(*context) for context in contexts])
 
     def _probabilities(self, context: tuple[int, ...]) -> torch.Tensor:
         """``[V]`` probabilities of the next token after at most two others."""

@@ -22,6 +22,7 @@ from xpress_lab.methods import BlockDrafting, BlockMethod, Proposal
 from xpress_lab.ngram import NGram
 from xpress_lab.trees import (
     AUXILIARY_WEIGHT,
+    Path,
     Score,
     TokenTree,
     ddtree,
@@ -37,12 +38,12 @@ class Beliefs(NamedTuple):
 
     marginals: ``[S, D]`` log-probabilities of each slot, blind to the path.
     conditional: the head's log-probabilities after each path, ``None`` without a head.
-    before: ``[2]`` *target* ids, the token before the anchor and the anchor.
+    before: two *target* ids, the token before the anchor and the anchor.
     """
 
     marginals: torch.Tensor
     conditional: Score | None
-    before: torch.Tensor
+    before: Path
 
 
 Plant = Callable[[Beliefs, int], TokenTree]
@@ -102,7 +103,7 @@ class TreeDrafting(BlockDrafting):
         beliefs = Beliefs(
             log_probs(scores[0], temperature),
             self._conditional(hidden, base, request, temperature),
-            torch.cat([request.before_anchor, request.anchor]),
+            (int(request.before_anchor), int(request.anchor)),
         )
         tree = plan.plant(beliefs, plan.budget)
         ids = torch.tensor([tree.tokens], dtype=torch.long, device=base.device)
@@ -118,23 +119,23 @@ class TreeDrafting(BlockDrafting):
         if not hasattr(head, "bias_after"):
             return None
         prepared = None
-        before = to_draft(torch.cat([request.before_anchor, request.anchor]))
+        before = to_draft(torch.cat([request.before_anchor, request.anchor])).tolist()
 
-        def conditional(prefixes: torch.Tensor) -> torch.Tensor:
+        def conditional(paths: list[Path]) -> torch.Tensor:
             nonlocal prepared
             if prepared is None:
                 prepared = head.prepare(hidden)
-            count, slot = prefixes.shape
-            paths = torch.cat([before.expand(count, 2), prefixes.to(before)], dim=1)
-            logits = base[:, slot] + head.bias_after(prepared, paths)
-            return log_probs(logits, temperature)
+            previous = torch.tensor([(*before, *p) for p in paths], device=base.device)
+            bias = head.bias_after(prepared, previous)
+            return log_probs(base[:, len(paths[0])] + bias, temperature)
 
         return conditional
 
 
 def log_probs(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """What logits believe about the target's token at this temperature."""
-    return (logits / temperature).log_softmax(dim=-1)
+    logits = logits if temperature == 1 else logits / temperature
+    return logits.log_softmax(dim=-1)
 
 
 def by_marginals(beliefs: Beliefs, budget: int) -> TokenTree:
@@ -168,17 +169,17 @@ class ByNGram:
         weight: float = AUXILIARY_WEIGHT,
     ):
         self.ngram, self.draft_ids, self.weight = ngram, draft_ids, weight
+        self.target_ids = None if draft_ids is None else draft_ids.tolist()
 
     def __call__(self, beliefs: Beliefs, budget: int) -> TokenTree:
         ids = self.draft_ids
 
-        def auxiliary(prefixes: torch.Tensor) -> torch.Tensor:
-            drafted = prefixes.to(beliefs.before)
-            drafted = drafted if ids is None else ids[drafted]
-            before = beliefs.before.expand(len(drafted), 2)
-            rows = self.ngram.log_probs(torch.cat([before, drafted], dim=1))
-            rows = rows if ids is None else rows[:, ids]
-            return rows.to(beliefs.marginals)
+        def auxiliary(paths: list[Path]) -> torch.Tensor:
+            if ids is not None:
+                paths = [[self.target_ids[d] for d in path] for path in paths]
+            rows = self.ngram.log_probs([(*beliefs.before, *p)[-2:] for p in paths])
+            rows = rows.to(beliefs.marginals)
+            return rows if ids is None else rows[:, ids]
 
         return presto(beliefs.marginals, auxiliary, budget, self.weight)
 

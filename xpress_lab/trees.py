@@ -13,7 +13,7 @@ about the target. :func:`ddtree` believes the slots' marginals, as if slots were
 independent; :func:`presto` lets a causal model correct them; :func:`grow` takes any
 belief that is given a prefix.
 
-Shapes: S = B - 1 drafted slots, V tokens that can be drafted, M nodes, F prefixes.
+Shapes: S = B - 1 drafted slots, V tokens that can be drafted, M nodes, F paths.
 """
 
 import heapq
@@ -25,8 +25,10 @@ import torch
 
 from xpress_lab.errors import LabError
 
-# Log-probabilities [F, V] of the token after each prefix [F, k] of k drafts.
-Score = Callable[[torch.Tensor], torch.Tensor]
+Path = tuple[int, ...]  # drafts from the root to a node
+# Log-probabilities [F, V] of the token after each of F paths of equal length.
+Score = Callable[[list[Path]], torch.Tensor]
+Node = tuple[float, int, Path]  # -score, age, path
 
 AUXILIARY_WEIGHT = 0.2  # of PRESTO's causal model; the best value of its authors
 
@@ -132,51 +134,44 @@ def ddtree(log_probs: torch.Tensor, budget: int) -> TokenTree:
 
 
 def grow(score: Score, slots: int, budget: int) -> TokenTree:
-    """The best tree under a belief that looks at the whole prefix.
+    """The best tree under a belief that looks at the whole path.
 
     A node's score is the sum of ``score`` along its path. No child outranks its
     parent, so the M best nodes form a tree, as in :func:`ddtree`. They are found
-    level by level, to score a level's prefixes in one batch: a node that is not among
+    level by level, to score a level's paths in one batch: a node that is not among
     the M best seen so far has no descendant among the M best of all. A queue that
     expands one node at a time ends with the same tree.
 
     Args:
-        score: log-probabilities ``[F, V]`` after prefixes ``[F, k]``, none above 0.
+        score: log-probabilities ``[F, V]`` after F paths of equal length, none above 0.
         slots: S, the greatest depth.
         budget: M; 0 or less leaves the root alone.
     """
-    kept: list[tuple[float, int, int, int]] = []  # (-score, node, parent, token)
-    level, prefixes = [0], torch.zeros(1, 0, dtype=torch.long)
-    totals, made = torch.zeros(1), 1
-    while level and prefixes.shape[1] < slots and budget > 0:
-        above, steps = totals.tolist(), score(prefixes)
-        scores = (totals.to(steps)[:, None] + steps).flatten()
+    kept: list[Node] = []
+    level: list[Node] = [(0.0, 0, ())] if budget > 0 else []
+    made = 1
+    while level and len(level[0][2]) < slots:
+        steps = score([path for *_, path in level])
+        above = steps.new_tensor([-cost for cost, *_ in level])
+        scores = (above[:, None] + steps).flatten()
         floor = -kept[-1][0] if len(kept) == budget else -torch.inf
-        better = (scores > floor).nonzero().squeeze(1)
-        totals, order = scores[better].topk(min(budget, len(better)))
-        rows, tokens = better[order] // steps.shape[1], better[order] % steps.shape[1]
-        columns = totals.tolist(), rows.tolist(), tokens.tolist()
-        fresh = []
-        for total, row, token in zip(*columns, strict=True):
-            if total > above[row]:
+        places = (scores > floor).nonzero()[:, 0]
+        best, order = scores[places].topk(min(budget, len(places)))
+        fresh: list[Node] = []
+        for total, place in zip(best.tolist(), places[order].tolist(), strict=True):
+            row, token = divmod(place, steps.shape[1])
+            cost, _, path = level[row]
+            if total > -cost:
                 raise LabError("Scores of tree nodes must be log-probabilities, <= 0.")
-            fresh.append((-total, made + len(fresh), level[row], token))
+            fresh.append((-total, made + len(fresh), (*path, token)))
         # Of equals the older wins, so that no node is kept without its parent.
         kept = sorted(kept + fresh)[:budget]
-        level = [node for _, node, _, _ in kept if node >= made]
+        level = [node for node in kept if node[1] >= made]
         made += len(fresh)
-        count = len(level)
-        totals, parents = totals[:count], prefixes.to(rows)[rows[:count]]
-        prefixes = torch.cat([parents, tokens[:count, None]], dim=1)
-    return _renumbered(kept)
-
-
-def _renumbered(kept: list[tuple[float, int, int, int]]) -> TokenTree:
-    """A tree whose nodes are numbered by their place in the list, from 1."""
-    place = {0: 0} | {node: i for i, (_, node, _, _) in enumerate(kept, start=1)}
+    place_of = {(): 0} | {path: i for i, (*_, path) in enumerate(kept, start=1)}
     return TokenTree(
-        [token for *_, token in kept],
-        [place[parent] for _, _, parent, _ in kept],
+        [path[-1] for *_, path in kept],
+        [place_of[path[:-1]] for *_, path in kept],
         [-cost for cost, *_ in kept],
     )
 
@@ -195,7 +190,7 @@ def presto(
 
     Args:
         log_q: ``[S, V]`` the drafter's log-probabilities, blind to the prefix.
-        log_auxiliary: those of the causal model after each prefix.
+        log_auxiliary: those of the causal model after each path.
         budget: M; 0 or less leaves the root alone.
         weight: 0 is :func:`ddtree`.
     """
@@ -204,7 +199,7 @@ def presto(
     if weight == 0:
         return ddtree(log_q, budget)
 
-    def score(prefixes: torch.Tensor) -> torch.Tensor:
-        return log_q[prefixes.shape[1]] + weight * log_auxiliary(prefixes)
+    def score(paths: list[Path]) -> torch.Tensor:
+        return log_q[len(paths[0])] + weight * log_auxiliary(paths)
 
     return grow(score, len(log_q), budget)
