@@ -31,6 +31,7 @@ from xpress_lab.ngram import Counts, NGram, load_ngram
 from xpress_lab.presets import FAMILIES, TREES
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.tree_methods import (
+    Beliefs,
     ByNGram,
     TreeMethod,
     by_head,
@@ -546,6 +547,24 @@ def test_a_node_is_scored_by_the_head_after_its_own_path(target, kind, budget):
                 marginal = sum(beliefs.marginals[k, path[k]] for k in rows)
                 expected = marginal + trees.AUXILIARY_WEIGHT * expected
             assert score == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("ids", [None, torch.tensor([0, 3, 4, 7])], ids=["all", "some"])
+def test_a_node_is_scored_by_the_3_gram_after_the_target_s_own_ids(ids):
+    """With a draft vocabulary too, where the tree itself speaks draft ids."""
+    size, slots = (9, 3) if ids is None else (len(ids), 3)
+    marginals = torch.randn(slots, size, generator=torch.Generator().manual_seed(2))
+    marginals, ngram = marginals.log_softmax(-1), random_ngram(9)
+    tree = ByNGram(ngram, ids, weight=0.7)(Beliefs(marginals, None, (5, 8)), 20)
+    names = range(9) if ids is None else ids.tolist()
+    for path, score in zip(prefixes_of(tree), tree.scores, strict=True):
+        said = [5, 8, *(names[draft] for draft in path)]
+        expected = 0.0
+        for k, draft in enumerate(path):
+            law = ngram.log_probs([(said[k], said[k + 1])])[0]
+            expected += marginals[k, draft] + 0.7 * law[said[k + 2]]
+        assert score == pytest.approx(float(expected), abs=1e-5)
+    assert max(tree.depths) == slots
 
 
 # --- the law at T > 0 ---------------------------------------------------------
