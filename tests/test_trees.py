@@ -549,6 +549,30 @@ def test_a_node_is_scored_by_the_head_after_its_own_path(target, kind, budget):
             assert score == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("passes", [0, 1, 3])
+def test_refined_marginals_are_those_of_the_last_pass(target, passes, temperature):
+    """K passes over the argmax tokens, by hand; at T > 0 for the target's own T."""
+    chain = make_method("xpress", target, 5, passes)
+    method = planted("xpress+ddtree", chain, 6, toys.VOCAB)
+    seen, drafts = [], []
+    method.plant = lambda beliefs, count: (
+        seen.append(beliefs) or by_marginals(beliefs, count)
+    )
+    chain.drafter.register_forward_hook(lambda _m, _i, out: drafts.append(out))
+    how = {"sampling": Sampling(temperature), "max_new_tokens": 12}
+    decode(target, method, PROMPT, **how)
+    for beliefs, hidden in zip(seen, drafts, strict=True):
+        logits = base = target.head(hidden[:, 1:])
+        prepared = chain.head.prepare(hidden)
+        for _ in range(passes):
+            drafted = logits.argmax(-1)[0, :-1].tolist()
+            previous = torch.tensor([[*beliefs.before, *drafted]])
+            logits = base + chain.head.bias(prepared, previous)
+        expected = (logits[0] / (temperature or 1.0)).log_softmax(-1)
+        assert_close(beliefs.marginals, expected)
+
+
 @pytest.mark.parametrize("ids", [None, torch.tensor([0, 3, 4, 7])], ids=["all", "some"])
 def test_a_node_is_scored_by_the_3_gram_after_the_target_s_own_ids(ids):
     """With a draft vocabulary too, where the tree itself speaks draft ids."""
