@@ -27,6 +27,7 @@ class Lab:
         self.tier, self.folder = tier, folder
         self.target = Target.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
+        self._ngram: NGram | None = None
 
     @property
     def target_name(self) -> str:
@@ -41,8 +42,10 @@ class Lab:
         return self._arms[kind]
 
     def ngram(self) -> NGram:
-        """The 3-gram counted on the target's responses."""
-        return load_ngram(self.folder / "ngram", self.target.vocab_size)
+        """The 3-gram counted on the target's responses, read when first asked for."""
+        if self._ngram is None:
+            self._ngram = load_ngram(self.folder / "ngram", self.target.vocab_size)
+        return self._ngram
 
     def method(
         self,

@@ -24,7 +24,7 @@ from xpress_lab.files import write_whole
 
 ORDER = 3
 DISCOUNT = 0.75
-ROWS = 4096  # contexts whose rows are kept ready
+READY = 2**22  # probabilities that are kept ready, 16 MB
 
 
 class Counts(NamedTuple):
@@ -44,19 +44,25 @@ class NGram:
 
     def __init__(self, tables: list[Counts], vocab_size: int):
         self.tables, self.vocab_size = tables, vocab_size
-        self._seen: dict[tuple[int, ...], slice] = {}
-        for grams, _ in tables:
-            start = 0
+        self._words = [grams[:, -1].long() for grams, _ in tables]
+        self._own = []  # of each table: (c - D) / c(context), row by row
+        # Of each context: its rows, and the mass that it leaves to the shorter one.
+        self._seen: dict[tuple[int, ...], tuple[slice, float]] = {}
+        for grams, counts in tables:
+            each, totals = counts.tolist(), []
             for context, same in groupby(map(tuple, grams[:, :-1].tolist())):
-                end = start + sum(1 for _ in same)
-                self._seen[context] = slice(start, end)
-                start = end
-        self.probabilities = lru_cache(ROWS)(self._probabilities)
-        self._row = lru_cache(ROWS)(lambda *c: self.probabilities(c).log())
+                rows = slice(len(totals), len(totals) + sum(1 for _ in same))
+                kinds, total = rows.stop - rows.start, sum(each[rows])
+                self._seen[context] = rows, DISCOUNT * kinds / total
+                totals += [total] * kinds
+            self._own.append((counts - DISCOUNT) / torch.tensor(totals))
+        keep = lru_cache(max(64, READY // vocab_size))
+        self.probabilities = keep(self._probabilities)
 
     def log_probs(self, contexts: list[tuple[int, int]]) -> torch.Tensor:
         """``[F, V]`` after each of F pairs of target ids."""
-        return torch.stack([self._row(*context) for context in contexts])
+        laws = torch.stack([self.probabilities(context) for context in contexts])
+        return laws.log().clamp_max(0)
 
     def _probabilities(self, context: tuple[int, ...]) -> torch.Tensor:
         """``[V]`` probabilities of the next token after at most two others."""
@@ -66,12 +72,9 @@ class NGram:
             shorter = torch.full((self.vocab_size,), 1 / self.vocab_size)
         if context not in self._seen:
             return shorter
-        table, rows = self.tables[len(context)], self._seen[context]
-        words, counts = table.grams[rows, -1].long(), table.counts[rows].float()
-        total = counts.sum()
-        law = shorter * (DISCOUNT * len(words) / total)
-        law[words] += (counts - DISCOUNT) / total
-        return law.clamp_max(1)
+        rows, left = self._seen[context]
+        words, own = self._words[len(context)][rows], self._own[len(context)][rows]
+        return (shorter * left).index_add_(0, words, own)
 
 
 def save_ngram(ngram: NGram, folder: Path) -> None:
