@@ -43,9 +43,14 @@ lint: $(INSTALLED) ## check style and formatting of modules and notebooks
 train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 	$(BIN)/xpress-lab train --tier pocket
 
+PASSES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --methods markov,xpress \
+    --passes 0,4,6,fixed --limit 60
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
+	rm -f data/results/passes-T*.csv
+	$(PASSES) --temperature 0 --out data/results/passes-T0.csv
+	$(PASSES) --temperature 1 --seed 0 --seed 1 --seed 2 --out data/results/passes-T1.csv
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks

@@ -1,6 +1,8 @@
 """Runner, statistics and tables: definitions agree, interrupted runs go on."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,13 @@ import pytest
 from xpress_lab import LabError, load_lab
 from xpress_lab.benchmarks import runner
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import Bench, RunArm, read_frame, run_bench
+from xpress_lab.benchmarks.runner import (
+    Bench,
+    RunArm,
+    read_frame,
+    run_arms,
+    run_bench,
+)
 from xpress_lab.benchmarks.tables import (
     labelled,
     paper_layout,
@@ -126,6 +134,80 @@ def test_an_interrupted_run_resumes_and_repeats_nothing(
     )
 
 
+def test_arms_are_every_setting_that_matters_to_a_method_once():
+    arms = run_arms(
+        ["ar", "xpress", "dflash+ddtree", "xpress+ddtree", "xpress+presto"],
+        passes=[2, None],
+        budgets=[16, 64],
+        rescorings=["marginals", "paths"],
+    )
+    count = Counter(arm.name for arm in arms)
+    assert count == {
+        "ar": 1,
+        "xpress": 2,
+        "dflash+ddtree": 2,
+        "xpress+ddtree": 4 + 2,  # marginals for each K, paths once
+        "xpress+presto": 2,
+    }
+    assert run_arms(["xpress+ddtree"], [6]) == (RunArm("xpress+ddtree", 6),)
+
+
+@pytest.fixture(scope="module")
+def tree_rows(lab, bench, tmp_path_factory):
+    """Trees of two budgets and kinds beside plain decoding."""
+    out = tmp_path_factory.mktemp("trees") / "rows.csv"
+    arms = run_arms(
+        ["ar", "dflash+ddtree", "xpress+ddtree"], [2], [4, 24], ["marginals", "paths"]
+    )
+    short = replace(bench, arms=arms, temperatures=(0.0,))
+    run_bench(lab, short, out)
+    size = out.stat().st_size
+    again = run_bench(lab, short, out)
+    assert out.stat().st_size == size  # everything was there
+    return again
+
+
+def test_trees_are_told_apart_by_budget_and_rescoring(tree_rows):
+    assert not tree_rows.duplicated(list(runner.KEY)).any()
+    labels = set(labelled(tree_rows)["arm"])
+    assert labels == {
+        "ar",
+        "dflash+ddtree M=4",
+        "dflash+ddtree M=24",
+        "xpress+ddtree K=2 M=4",
+        "xpress+ddtree K=2 M=24",
+        "xpress+ddtree paths M=4",
+        "xpress+ddtree paths M=24",
+    }
+    trees = tree_rows[tree_rows["method"] != "ar"]
+    assert (trees["tree_seconds"] > 0).all()
+    assert trees["tau"].between(1, trees["block_size"]).all()
+    assert set(trees["budget"]) == {4, 24} and set(trees["block_size"]) == {16}
+    by_text = tree_rows.groupby(["benchmark", "prompt_id"])["token_hash"]
+    assert (by_text.nunique() == 1).all()
+    costs = stage_costs(tree_rows)
+    assert (costs.loc[costs["arm"] != "ar", "tree_ms"] > 0).all()
+
+
+def test_the_acceptance_rate_of_a_tree_counts_its_nodes(tree_rows):
+    for _, texts in tree_rows.groupby(["method", "rescoring", "budget"]):
+        if texts["method"].iloc[0] != "ar":
+            proposed = texts["verify_steps"].sum() * texts["budget"].iloc[0]
+            rate = texts["accepted"].sum() / proposed
+            assert acceptance_rate(texts) == pytest.approx(rate)
+
+
+def test_files_from_before_trees_are_read_and_not_resumed(lab, bench, rows, tmp_path):
+    path = tmp_path / "old.csv"
+    old = rows.drop(columns=["budget", "rescoring", "tree_seconds"])
+    old.to_csv(path, index=False)
+    back = read_frame(path)
+    assert set(back["budget"]) == {0, 15} and (back["tree_seconds"] == 0).all()
+    assert list(labelled(back)["arm"]) == list(labelled(rows)["arm"])
+    with pytest.raises(LabError, match="budget, rescoring, tree_seconds.*another file"):
+        run_bench(lab, bench, path)
+
+
 def synthetic(accepted: list[list[int]], cut: int = 0) -> pd.DataFrame:
     """Rows of texts whose rounds accepted the given drafts; B = 4."""
     frame = []
@@ -138,6 +220,7 @@ def synthetic(accepted: list[list[int]], cut: int = 0) -> pd.DataFrame:
                 "prompt_id": number,
                 "seed": 0,
                 "block_size": 4,
+                "budget": 3,
                 "new_tokens": emitted + 1,
                 "verify_steps": len(rounds),
                 "accepted": sum(rounds),

@@ -140,6 +140,50 @@ def test_lengths_are_the_cache_s_own():
     assert cache.lengths == [1, 2]
 
 
+@given(
+    start=st.integers(0, 6),
+    new=st.integers(1, 9),
+    chosen=st.sets(st.integers(0, 8)),
+    rows=st.integers(1, 2),
+)
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_kept_places_move_together_and_nothing_else_does(start, new, chosen, rows):
+    places = sorted(place for place in chosen if place < new)
+    cache = KVCache(LAYERS, rows, HEADS, CAPACITY, DIM)
+    generator = torch.Generator().manual_seed(new)
+    for layer, (keys, values) in enumerate(fresh(rows, start + new, generator)):
+        cache.update(keys, values, layer)
+    cache.advance(start + new)
+    buffers = cache.keys + cache.values
+    before, where = [b.clone() for b in buffers], [b.data_ptr() for b in buffers]
+    cache.keep(start, places)
+    end = start + len(places)
+    assert cache.lengths == [end] * rows
+    assert where == [b.data_ptr() for b in cache.keys + cache.values]
+    for ours, old in zip(buffers, before, strict=True):
+        assert torch.equal(ours[:, :, :start], old[:, :, :start])
+        assert torch.equal(ours[:, :, end:], old[:, :, end:])
+        for k, place in enumerate(places):
+            assert torch.equal(ours[:, :, start + k], old[:, :, start + place])
+
+
+@pytest.mark.parametrize("places", [[0, 3], [1, 1], [2, 1], [-1, 0]], ids=str)
+def test_places_that_do_not_rise_or_do_not_exist_are_refused(places):
+    cache = KVCache(1, 1, 1, 8, 1)
+    cache.advance(5)
+    with pytest.raises(LabError, match="Cannot keep places"):
+        cache.keep(2, places)
+    assert cache.lengths == [5]
+
+
+def test_rows_of_different_length_cannot_be_kept_alike():
+    cache = KVCache(1, 2, 1, 8, 1)
+    cache.advance(5)
+    cache.crop([5, 4])
+    with pytest.raises(LabError, match="rows be of one length"):
+        cache.keep(2, [0])
+
+
 @pytest.mark.parametrize("lengths", [[3, 5], [5, 2]])
 def test_ragged_rows_of_a_target_read_as_if_each_were_alone(target, lengths):
     """Two texts of different length in one batch: logits as from separate passes."""

@@ -6,9 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from xpress_lab.cli import app
+from xpress_lab.presets import TREES
 
 COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
 QUESTION = "Anna lives in Oslo and works as a baker. Where does Anna live?"
+
+
+TREE_WAYS = [(name,) for name in TREES]
+TREE_WAYS += [("xpress+ddtree", "--rescoring", "paths")]
 
 
 @pytest.fixture
@@ -27,8 +32,10 @@ def test_help_has_an_example(run, command):
 
 def test_methods_agree_on_the_text(run):
     texts = set()
-    for method in ("ar", "dflash", "markov", "xpress"):
-        result = run("generate", QUESTION, "--method", method, "--json")
+    trees = [(*way, "--budget", "20") for way in TREE_WAYS]
+    for way in (("ar",), ("dflash",), ("markov",), ("xpress",), *trees):
+        method = way[0]
+        result = run("generate", QUESTION, "--method", *way, "--json")
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
         texts.add(found["text"])
@@ -63,6 +70,9 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--dtype", "int3"), "Unknown dtype"),
         (("bench", "--benchmarks", "trivia"), "Unknown benchmark"),
         (("bench", "--batch-size", "4"), "batch_size 4"),
+        (("bench", "--budget", "16,many"), "--budget takes"),
+        (("bench", "--methods", "xpress+ddtree", "--rescoring", "x"), "rescoring 'x'"),
+        (("generate", QUESTION, "--rescoring", "paths"), "not for xpress"),
         (("tables", "nowhere.csv"), "No results at"),
         (("train", "--only", "everything"), "Unknown stage"),
         (("export", "--to", "gguf"), "Unknown export"),

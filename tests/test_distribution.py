@@ -82,14 +82,14 @@ class Bench:
 
             return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (base + head.bias(prepared, previous))[:, first:],
             base,
             anchor,
             before,
             passes=passes if kind == "xpress" else 0,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
         )
 
     def target_rows(self, before, anchor, drafts) -> torch.Tensor:
@@ -395,7 +395,7 @@ def test_loop_with_a_lying_method_is_seen():
         def __init__(self, method):
             self.method = method
             self.name, self.tap_ids = "liar", method.tap_ids
-            self.block_size = method.block_size
+            self.block_size, self.budget = method.block_size, method.budget
 
         def begin(self, capacity):
             self.drafting = self.method.begin(capacity)

@@ -40,7 +40,7 @@ class Problem:
     """A block to solve: random drafter outputs and a random strong head."""
 
     def __init__(self, seed, block, temperature=0.0, rows=2, kind="xpress"):
-        self.block, self.slots = block, block - 1
+        self.block, self.slots, self.evaluated = block, block - 1, 0
         self.head = toys.strong_head(
             kind, block, VOCAB, HIDDEN, rank=4, seed=seed, size=2.0
         )
@@ -54,8 +54,9 @@ class Problem:
             self.sampling = {"scale": Sampling(temperature).scale, "noise": noise}
         self.blocks = (self.base, self.anchor, self.before)
 
-    def refine(self, previous: torch.Tensor) -> torch.Tensor:
-        return self.base + self.head(self.hidden, previous)
+    def refine(self, previous: torch.Tensor, first: int = 0) -> torch.Tensor:
+        self.evaluated += self.slots - first
+        return (self.base + self.head(self.hidden, previous))[:, first:]
 
     def solve(self, **how):
         return solve(self.refine, *self.blocks, **self.sampling, **how)
@@ -129,6 +130,28 @@ def test_early_exit_and_lock_change_nothing(problem, lock):
         for kept, step in zip(solution.trace, steps, strict=False):
             assert torch.equal(kept, step)
         assert len(solution.trace) == solution.passes + 1
+
+
+@given(problems)
+@exact
+def test_locking_evaluates_no_settled_slot_again(problem):
+    """Pass p evaluates at most S - p + 1 slots: p - 1 are final before it."""
+    solution = problem.solve(passes=None, lock=True)
+    most = sum(problem.slots - p for p in range(solution.passes))
+    assert problem.evaluated <= most
+    problem.evaluated = 0
+    problem.solve(passes=None)
+    assert problem.evaluated == solution.passes * problem.slots
+
+
+@given(st.integers(0, 1000), st.integers(2, 17), st.integers(0, 15))
+@exact
+def test_a_folded_head_can_start_at_any_slot(seed, block, first):
+    head = toys.strong_head("xpress", block, VOCAB, HIDDEN, rank=4, seed=seed).fold()
+    prepared = head.prepare(normal(seed, 2, block, HIDDEN))
+    previous = torch.randint(VOCAB, (2, block))
+    whole = head.bias(prepared, previous)
+    assert_close(head.bias(prepared, previous, first), whole[:, first:])
 
 
 @given(problems)

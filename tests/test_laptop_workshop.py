@@ -42,7 +42,7 @@ def tier(talker, tmp_path) -> Tier:
         temperature=0.7,
         max_new_tokens=20,
         batch=8,
-        own_questions=10,
+        own_questions=3,
         templates=30,
     )
     return Tier("laptop", PretrainedTarget(str(folder)), answers, ARM)

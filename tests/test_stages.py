@@ -51,6 +51,17 @@ def test_all_stages_run_and_leave_loadable_weights(made):
         assert "Greedy tau" in (out / kind / "README.md").read_text("utf-8")
 
 
+def test_the_3_gram_is_counted_on_the_responses(made):
+    out, _ = made
+    lab = Lab(TINY, out, torch.device("cpu"), torch.float32)
+    found = json.loads((out / "ngram" / "training.json").read_text("utf-8"))
+    shards = (out / "work" / "responses").glob("*.json")
+    answers = [a for shard in shards for _, a in json.loads(shard.read_text("utf-8"))]
+    counts = lab.ngram().tables[0].counts
+    assert counts.sum() == sum(map(len, answers)) == found["response_tokens"]
+    assert lab.method("dflash+presto").budget == 15
+
+
 def test_a_second_run_finds_everything_present(made):
     out, _ = made
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}

@@ -255,6 +255,7 @@ def made_up_costs() -> pd.DataFrame:
                 "arm": arm,
                 "draft_ms": 0.4,
                 "refine_ms": 0.1,
+                "tree_ms": 0.0,
                 "verify_ms": 1.0,
                 "accept_ms": 0.05,
                 "round_ms": 1.55,

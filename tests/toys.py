@@ -187,6 +187,10 @@ class Scripted:
 
     name = "scripted"
 
+    @property
+    def budget(self) -> int:
+        return self.block_size - 1
+
     def __init__(
         self, text: list[int], schedule, block_size: int, inner=None, wrong=None
     ):
@@ -241,16 +245,44 @@ class EnumerableTarget:
         self.config = SimpleNamespace(max_position_embeddings=64)
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """One "layer" that stores the tokens themselves."""
+        """One "layer": keys are places in the text, values the tokens there."""
         return KVCache(1, rows, 1, capacity, 1, dtype=self.dtype)
 
-    def forward(self, tokens, cache, tap_ids=(), *, last_only=False) -> TargetOutput:
-        written = tokens[:, None, :, None].to(self.dtype)
-        seen = cache.update(written, written, 0)[0][:, 0, :, 0].long()
-        cache.advance(tokens.shape[1])
-        before = torch.cat([seen[:, :1], seen[:, :-1]], dim=1)  # one token: itself
-        before = before[:, -tokens.shape[1] :]
-        logits = self.logits[before, tokens]
+    def forward(
+        self,
+        tokens,
+        cache,
+        tap_ids=(),
+        *,
+        last_only=False,
+        positions=None,
+        visible=None,
+    ) -> TargetOutput:
+        """As a one-headed attention that looks for the place before a token's own.
+
+        Of what a token may see it finds the entries at that place and averages over
+        them: a wrong mask or position gives wrong logits, as in a real model. The
+        first token of a text finds itself.
+        """
+        new, length = tokens.shape[1], cache.length
+        if positions is None:
+            positions = (length + torch.arange(new)).expand(len(tokens), -1)
+        if visible is None:
+            visible = torch.arange(length + new) <= positions[:, :, None]
+        places, seen = cache.update(
+            positions[:, None, :, None].to(self.dtype),
+            tokens[:, None, :, None].to(self.dtype),
+            0,
+        )
+        cache.advance(new)
+        sought = (positions - 1).clamp_min(0)[:, :, None]
+        found = (visible & (places[:, 0, :, 0][:, None] == sought)).to(self.dtype)
+        found = found / found.sum(-1, keepdim=True)  # nothing found: nan, never right
+        kinds = torch.nn.functional.one_hot(seen[:, 0, :, 0].long(), self.vocab_size)
+        before = found @ kinds.to(self.dtype)  # [N, T, V], one-hot if all is well
+        logits = torch.einsum(
+            "nta,ntac->ntc", before, self.logits[:, tokens].movedim(0, 2)
+        )
         taps = self.tapped[tokens] if tap_ids else None
         return TargetOutput(logits[:, -1:] if last_only else logits, taps)
 

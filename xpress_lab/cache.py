@@ -88,6 +88,30 @@ class KVCache:
                 raise LabError(f"Cannot roll a cache of {now} tokens back to {new}.")
         self.lengths = list(wanted)
 
+    def keep(self, start: int, places: Sequence[int]) -> None:
+        """Of the tokens from ``start`` on, keep those at ``start + places`` alone.
+
+        They move together behind ``start``, in every row; what lies before is not
+        touched, and neither are places that need not move. For a token tree: the
+        accepted path out of all nodes.
+
+        Args:
+            places: strictly increasing, counted from ``start``.
+        """
+        rising = all(a < b for a, b in zip([-1, *places], places, strict=False))
+        if self.ragged or not rising or start + max(places, default=-1) >= self.length:
+            raise LabError(
+                f"Cannot keep places {list(places)} from {start} on in a cache of "
+                f"{self.lengths} tokens: they must rise, and rows be of one length."
+            )
+        still = next((i for i, p in enumerate(places) if i != p), len(places))
+        end = start + len(places)
+        if still < len(places):
+            moved = torch.tensor(places[still:], device=self.keys[0].device) + start
+            for stored in (*self.keys, *self.values):
+                stored[:, :, start + still : end] = stored[:, :, moved]
+        self.crop(end)
+
     def _places(self, new: int):
         device = self.keys[0].device
         lengths = torch.tensor(self.lengths, device=device)

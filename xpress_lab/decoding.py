@@ -1,8 +1,8 @@
 """The speculative loop: draft, verify, keep what the target agrees with.
 
-One function serves every method. It loses nothing: at T = 0 the output is the
-target's own greedy text, at T > 0 a sample from the target's own distribution,
-whatever the drafter proposes.
+One function serves every method, whether it drafts a chain or a token tree. It loses
+nothing: at T = 0 the output is the target's own greedy text, at T > 0 a sample from the
+target's own distribution, whatever the drafter proposes.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,10 @@ from xpress_lab.methods import Method, Request
 from xpress_lab.sampling import Sampling, Streams, draw
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
+from xpress_lab.trees import placed
 from xpress_lab.verification import accept
 
-STAGES = ("draft", "refine", "verify", "accept")
+STAGES = ("draft", "refine", "tree", "verify", "accept")
 
 
 @dataclass
@@ -28,6 +29,10 @@ class Round:
     the text, accepted + 1 unless a stop id or the budget cut them. passes: head
     evaluations. block: anchor and drafts. trace: the drafts after the seed and
     after each pass (kept on request).
+
+    Of a token tree, ``block`` holds the anchor and all nodes. parents: of each node,
+    as a place in ``block``. path: places in ``block`` of the nodes that were kept.
+    Both are empty for a chain.
     """
 
     accepted: int
@@ -36,6 +41,8 @@ class Round:
     block: list[int]
     next_token: int
     trace: list[list[int]] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -44,7 +51,7 @@ class Generation:
 
     tokens: new ids, at most ``max_new_tokens``, a stop id included if one ended it.
     rounds: one entry per verification; the first token comes from the prefill and
-    belongs to none. seconds: prefill, draft, refine, verify, accept.
+    belongs to none. seconds: prefill, draft, refine, tree, verify, accept.
     """
 
     prompt: list[int]
@@ -98,8 +105,9 @@ def decode(
         keep_trace: keep the block of every Jacobi pass.
     """
     stops = frozenset(target.stop_ids if stop_ids is None else stop_ids)
-    capacity = len(prompt) + max_new_tokens + method.block_size
-    check_request(target, prompt, max_new_tokens, capacity)
+    longest = len(prompt) + max_new_tokens
+    check_request(target, prompt, max_new_tokens, longest + method.block_size)
+    capacity = longest + max(method.block_size, method.budget + 1)
     streams = Streams(seed, target.device)
     watch = Stopwatch(target.device)
     text = Generation(list(prompt), block_size=method.block_size)
@@ -122,33 +130,46 @@ def decode(
     out = target.forward(ids, cache, method.tap_ids, last_only=True)
     anchor, taps = choose(out.logits[:, -1], sampling, streams), out.taps
     before_anchor, start = ids[:, -1], len(prompt)
+    fresh = torch.cat([ids[:, 1:], anchor[:, None]], dim=1)
     emit(anchor.tolist())
     watch.lap("prefill")
 
     while not finished():
         proposal = drafting.propose(
-            Request(anchor, before_anchor, taps, start),
+            Request(anchor, before_anchor, taps, start, fresh),
             sampling,
             streams.draft,
             watch,
             keep_trace,
         )
-        block = torch.cat([anchor[:, None], proposal.tokens], dim=1)
-        out = target.forward(block, cache, method.tap_ids)
+        block, tree = torch.cat([anchor[:, None], proposal.tokens], 1), proposal.tree
+        where = {} if tree is None else placed(tree, start, target.device)
+        out = target.forward(block, cache, method.tap_ids, **where)
         watch.lap("verify")
 
-        verdict = accept(out.logits, proposal.tokens, proposal.q, sampling, streams)
-        kept = int(verdict.accepted)
-        block_ids, next_token = block[0].tolist(), int(verdict.next_token)
-        emitted = emit([*block_ids[1 : kept + 1], next_token])
+        block_ids = block[0].tolist()
+        if tree is None:
+            drafts, q = proposal.tokens, proposal.q
+            verdict = accept(out.logits, drafts, q, sampling, streams)
+            anchor, last = verdict.next_token, int(verdict.accepted)
+            rows, said, shape = slice(last + 1), block_ids[1 : last + 1], ()
+            cache.crop(start + last + 1)  # the new anchor has not been run yet
+        else:
+            choices = choose(out.logits[0], sampling, streams)
+            rows = tree.walk(choices.tolist())
+            anchor, last = choices[rows[-1:]], rows[-1]
+            said, shape = [block_ids[row] for row in rows[1:]], (tree.parents, rows[1:])
+            cache.keep(start, rows)
+        kept, next_token = len(said), int(anchor)
+        emitted = emit([*said, next_token])
         trace = [step[0].tolist() for step in proposal.trace or []]
         text.rounds.append(
-            Round(kept, emitted, proposal.passes, block_ids, next_token, trace)
+            Round(kept, emitted, proposal.passes, block_ids, next_token, trace, *shape)
         )
         start += kept + 1
-        cache.crop(start)  # the new anchor has not been run yet
-        taps = None if out.taps is None else out.taps[:, : kept + 1]
-        before_anchor, anchor = block[:, kept], verdict.next_token
+        taps = None if out.taps is None else out.taps[:, rows]
+        before_anchor = block[:, last]
+        fresh = torch.cat([block[:, rows][:, 1:], anchor[:, None]], dim=1)
         watch.lap("accept")
 
     text.seconds = dict(watch.seconds)

@@ -1,5 +1,8 @@
 """Where tensors live: one function picks the device, one the dtype."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from xpress_lab.errors import LabError
@@ -34,6 +37,18 @@ def pick_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise LabError(f"Unknown dtype {name!r}: use one of {', '.join(DTYPES)}.")
     return DTYPES[name]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: models this small lose more to the co-ordination of
+    several than they gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def synchronize(device: torch.device) -> None:

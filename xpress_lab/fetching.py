@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.presets import PretrainedTarget
 
 Say = Callable[[str], None]

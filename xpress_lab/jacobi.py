@@ -29,7 +29,9 @@ import torch
 
 from xpress_lab.errors import LabError
 
-Refine = Callable[[torch.Tensor], torch.Tensor]  # previous [N, B] -> logits [N, S, V]
+# previous [N, B], first slot wanted -> logits [N, S - first, V]; without ``lock`` the
+# first slot is left out and all are wanted.
+Refine = Callable[..., torch.Tensor]
 Scale = Callable[[torch.Tensor], torch.Tensor]  # Sampling.scale at T > 0
 # slot, drafted [N, k + 1], state -> logits [N, V], state
 Step = Callable[[int, torch.Tensor, Any], tuple[torch.Tensor, Any]]
@@ -71,7 +73,8 @@ def solve(
     """K parallel passes from the drafter's own choice.
 
     Args:
-        refine: refined logits ``[N, S, V]`` for ``[N, B]`` previous tokens.
+        refine: refined logits ``[N, S, V]`` for ``[N, B]`` previous tokens; with
+            ``lock`` it is also given the first slot whose logits are wanted.
         base: ``[N, S, V]`` the drafter's logits.
         anchor, before_anchor: ``[N]`` ids; the latter is slot 0's previous token.
         passes: K; 0 is the bare drafter, ``None`` goes to the fixed point, which
@@ -79,8 +82,9 @@ def solve(
             result is the same.
         scale: temperature and filters; ``None`` leaves logits alone (T = 0).
         noise: ``[N, S, V]`` frozen Gumbel noise at T > 0, ``None`` at T = 0.
-        lock: hold the prefix that a pass left unchanged. In exact arithmetic this
-            changes nothing; it guards against rounding flips.
+        lock: hold the settled prefix and evaluate only what lies behind it. A slot
+            whose inputs a pass left unchanged would come out the same, so in exact
+            arithmetic this changes nothing but the cost of a pass.
         keep_trace: also return the tokens of every pass.
     """
     slots = base.shape[1]
@@ -93,16 +97,18 @@ def solve(
     tokens = pick(scores, noise)
     trace = [tokens] if keep_trace else []
     head = torch.stack([before_anchor, anchor], dim=1)
-    done, converged = 0, slots == 0
-    held = torch.zeros_like(tokens, dtype=torch.bool) if lock else None
+    done, settled, converged = 0, 0, slots == 0
     while done < limit and not converged:
-        scores = scale(refine(torch.cat([head, tokens[:, :-1]], dim=1)))
-        update = pick(scores, noise)
-        if lock:
-            update = torch.where(held, tokens, update)
-            held = (update == tokens).cumprod(dim=1).bool()
-        converged = torch.equal(update, tokens)
-        tokens = update
+        previous = torch.cat([head, tokens[:, :-1]], dim=1)
+        behind = scale(refine(previous, settled) if lock else refine(previous))
+        update = pick(behind, None if noise is None else noise[:, settled:])
+        same = (update == tokens[:, settled:]).all(dim=0).tolist()
+        converged = all(same)
+        scores = torch.cat([scores[:, :settled], behind], dim=1)
+        tokens = torch.cat([tokens[:, :settled], update], dim=1)
+        if lock and not converged:
+            # The first slot that moved is settled too: all before it stood still.
+            settled += same.index(False) + 1
         done += 1
         if keep_trace:
             trace.append(tokens)

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm
+from xpress_lab.checkpoints import Arm, load_arm, load_eagle
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import pick_device, pick_dtype
+from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod, Method, PlainDecoding
+from xpress_lab.ngram import NGram, load_ngram
 from xpress_lab.presets import METHODS, Tier, get_tier
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
+from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
 DEFAULT_PASSES = 6
 
@@ -37,24 +40,41 @@ class Lab:
             self._arms[kind] = load_arm(self.folder / kind, self.target)
         return self._arms[kind]
 
+    def ngram(self) -> NGram:
+        """The 3-gram counted on the target's responses."""
+        return load_ngram(self.folder / "ngram", self.target.vocab_size)
+
     def method(
         self,
         name: str,
         passes: int | None = DEFAULT_PASSES,
+        *,
         confidence: float = 0.0,
+        budget: int | None = None,
+        rescoring: str = "marginals",
     ) -> Method:
         """A method by name.
 
         Args:
             passes: K of xpress, ``None`` for the fixed point.
-            confidence: verify drafts up to the first that the confidence head gives
-                less; 0 verifies all and needs no such head.
+            confidence: verify a chain's drafts up to the first that the confidence
+                head gives less; 0 verifies all and needs no such head.
+            budget: drafts a round of a tree method, ``None`` for as many as a chain.
+            rescoring: how xpress scores a tree, by refined ``marginals`` or ``paths``.
         """
         if name not in METHODS:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
+        check_rescoring(name, rescoring)
         if name == "ar":
             return PlainDecoding()
-        return self.block_method(name, passes, confidence)
+        if name == "eagle":
+            drafter = load_eagle(self.folder / name, self.target)
+            return EagleMethod(self.target, drafter)
+        kind, plus, _ = name.partition("+")
+        if not plus:
+            return self.block_method(name, passes, confidence)
+        chain = self.block_method(kind, passes if uses_passes(name, rescoring) else 0)
+        return tree_method(name, chain, budget, rescoring, self.ngram)
 
     def block_method(
         self, kind: str, passes: int | None, confidence: float = 0.0
@@ -64,8 +84,13 @@ class Lab:
 
     def trained(self) -> list[str]:
         """Methods that can run: plain decoding, and those whose weights are here."""
-        here = [(self.folder / name / "config.json").is_file() for name in METHODS]
-        return [n for n, there in zip(METHODS, here, strict=True) if there or n == "ar"]
+        counted = (self.folder / "ngram" / "model.safetensors").is_file()
+
+        def there(name: str) -> bool:
+            arm = self.folder / name.partition("+")[0] / "config.json"
+            return arm.is_file() and (counted or name != "dflash+presto")
+
+        return [name for name in METHODS if name == "ar" or there(name)]
 
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this target has no token for."""
@@ -85,6 +110,7 @@ class Lab:
         method: str | Method = "xpress",
         *,
         passes: int | None = DEFAULT_PASSES,
+        budget: int | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -95,7 +121,8 @@ class Lab:
         keep_trace: bool = True,
     ) -> Generation:
         """Answer a prompt. See :func:`xpress_lab.decoding.decode` for the fields."""
-        chosen = self.method(method, passes) if isinstance(method, str) else method
+        named = isinstance(method, str)
+        chosen = self.method(method, passes, budget=budget) if named else method
         decode_text = self.target.tokenizer.decode
 
         def on_tokens(tokens: list[int]) -> None:

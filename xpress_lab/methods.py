@@ -20,6 +20,7 @@ from xpress_lab.refiners.confidence import (
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
+from xpress_lab.trees import TokenTree
 
 
 class Request(NamedTuple):
@@ -28,12 +29,14 @@ class Request(NamedTuple):
     anchor, before_anchor: ``[N]`` the newest token and the one before it.
     taps: ``[N, C, n*H]`` target states of tokens not seen by the drafter yet.
     start: position of the anchor.
+    fresh: ``[N, C]`` the token after each of those, the last one is the anchor.
     """
 
     anchor: torch.Tensor
     before_anchor: torch.Tensor
     taps: torch.Tensor | None
     start: int
+    fresh: torch.Tensor
 
 
 class Proposal(NamedTuple):
@@ -41,13 +44,15 @@ class Proposal(NamedTuple):
 
     tokens: ``[N, S]``. q: ``[N, S, V]`` the distribution they were drawn from, or
     ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
-    the seed and each pass, if kept.
+    the seed and each pass, if kept. tree: how the drafts hang together, ``None`` for
+    a chain; its nodes are ``tokens``, one row, and q does not matter to its walk.
     """
 
     tokens: torch.Tensor
     q: torch.Tensor | None = None
     passes: int = 0
     trace: list[torch.Tensor] | None = None
+    tree: TokenTree | None = None
 
 
 class Drafting(Protocol):
@@ -64,11 +69,13 @@ class Drafting(Protocol):
 
 
 class Method(Protocol):
-    """A named way to draft. ``block_size`` counts the anchor; ``tap_ids`` the layers
-    whose outputs :class:`Request` must carry."""
+    """A named way to draft. ``block_size`` counts the anchor and bounds what a round
+    emits; ``budget`` bounds the drafts of a proposal; ``tap_ids`` are the layers whose
+    outputs :class:`Request` must carry."""
 
     name: str
     block_size: int
+    budget: int
     tap_ids: tuple[int, ...]
 
     def begin(self, capacity: int) -> Drafting: ...
@@ -79,7 +86,7 @@ class Method(Protocol):
 class PlainDecoding:
     """``ar``: no drafts, so every verification emits one token."""
 
-    name, block_size, tap_ids = "ar", 1, ()
+    name, block_size, budget, tap_ids = "ar", 1, 0, ()
 
     def begin(self, capacity: int) -> "PlainDecoding":
         return self
@@ -121,7 +128,8 @@ class BlockMethod:
         self.borrowed = Borrowed(target, draft_ids)
         self.confidence = confidence
         self.threshold = check_threshold(threshold, confidence)
-        self.block_size, self.tap_ids = config.drafts + 1, config.target_layer_ids
+        self.budget, self.tap_ids = config.drafts, config.target_layer_ids
+        self.block_size = self.budget + 1
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
         masks = self.borrowed.embed(mask_id).expand(config.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
@@ -155,10 +163,8 @@ class BlockDrafting:
         self.cache = method.drafter.new_cache(1, capacity)
 
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
-        method = self.method
-        hidden = self.hidden_states(request)
-        borrowed, first = method.borrowed, method.drafter.config.first_slot
-        base = borrowed.logits(hidden[:, first:].contiguous())
+        borrowed = self.method.borrowed
+        hidden, base = self.draft(request)
         watch.lap("draft")
 
         scale = noise = None
@@ -168,13 +174,21 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        kept = self._kept(hidden[:, first:], request, solution.tokens)
+        kept = self._kept(hidden, request, solution.tokens)
         scores = solution.scores[:, :kept]
         q = None if noise is None else borrowed.spread(scores.softmax(-1))
         trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
         tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
         return Proposal(tokens, q, solution.passes, trace)
+
+    def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states ``[N, B, H]`` and base logits ``[N, S, D]`` of a block."""
+        hidden, first = (
+            self.hidden_states(request),
+            self.method.drafter.config.first_slot,
+        )
+        return hidden, self.method.borrowed.logits(hidden[:, first:].contiguous())
 
     def hidden_states(self, request: Request) -> torch.Tensor:
         """One drafter pass: ``[N, B, H]`` hidden states of the block at ``start``.
@@ -203,9 +217,10 @@ class BlockDrafting:
         method = self.method
         if not method.threshold:
             return tokens.shape[1]
+        slots = hidden[:, method.drafter.config.first_slot :]
         anchor = method.borrowed.to_draft(request.anchor)
         previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)
-        logits = method.confidence(hidden, previous, method.head)
+        logits = method.confidence(slots, previous, method.head)
         return leading_sure(logits, method.threshold)
 
     def _solve(self, hidden, base, request, scale, noise, keep_trace):
@@ -222,13 +237,15 @@ class BlockDrafting:
 
             return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
         return solve(
-            lambda previous: base + head.bias(prepared, previous),
+            lambda previous, first: (
+                base[:, first:] + head.bias(prepared, previous, first)
+            ),
             base,
             anchor,
             to_draft(request.before_anchor),
             passes=0 if head is None else passes,
             scale=scale,
             noise=noise,
-            lock=noise is not None,
+            lock=True,
             keep_trace=keep_trace,
         )

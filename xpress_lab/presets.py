@@ -6,7 +6,9 @@ from pathlib import Path
 
 from xpress_lab.errors import LabError
 
-METHODS = ("ar", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
+CHAINS = ("ar", "eagle", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
+TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
+METHODS = CHAINS + TREES
 FAMILIES = ("math", "code", "chat")
 
 
@@ -64,7 +66,7 @@ class ArmRecipe:
     block_size: int = 16
     target_layer_ids: tuple[int, ...] | None = (0, 1, 2)  # None: three, spread evenly
     drafter_layers: int = 2
-    rank: int = 128
+    rank: int = 64
     mlp_ratio: int = 2
     tap_norm: bool = False
     intermediate_size: int | None = None  # of the drafter's MLPs; None: the target's
@@ -75,11 +77,12 @@ class ArmRecipe:
     steps: dict[str, int] = field(
         default_factory=lambda: {
             "base": 1_600,
-            "dflash": 3_400,
-            "markov": 1_800,
-            "markov-gated": 1_800,
-            "markov-rnn": 1_800,
-            "xpress": 1_800,
+            "eagle": 1_600,
+            "dflash": 2_700,
+            "markov": 2_000,
+            "markov-gated": 2_000,
+            "markov-rnn": 2_000,
+            "xpress": 2_000,
         }
     )
     batch: int = 16
@@ -87,6 +90,8 @@ class ArmRecipe:
     learning_rate: float = 3e-3
     warmup: float = 0.04
     accumulate: int = 1  # batches a step
+    chain: int = 7  # drafts a round of eagle
+    unrolled: int = 4  # steps of eagle's training-time test
     gamma: float = 7.0  # decay of slot weights
     ce_weight: float = 0.1
     l1_weight: float = 0.9  # of the L1 distance, which is twice the TV distance

@@ -56,5 +56,6 @@ def machine() -> str:
 def command() -> str:
     """The command line that is running; of absolute paths, the last name alone."""
     program = Path(sys.argv[0]).name
+    program = "python -m xpress_lab" if program == "__main__.py" else program
     words = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
     return " ".join([program, *words])

@@ -22,7 +22,7 @@ from xpress_lab.benchmarks.tables import (
     summary,
     tau_gains,
 )
-from xpress_lab.checkpoints import write_whole
+from xpress_lab.files import write_whole
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
 from xpress_lab.presets import FAMILIES, get_tier
 from xpress_lab.provenance import command, git_commit, machine, versions

@@ -245,11 +245,13 @@ def check_taps(tap_ids, num_layers: int) -> tuple[int, ...]:
 
 
 def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """Layers to tap when a new drafter is trained, evenly spaced (methods 1.1).
+    """Layers to tap when a new drafter is trained, evenly spaced (methods 1.1); fewer
+    than ``count`` where a target has too few.
 
     Never for loading: published checkpoints deviate from this formula.
     """
     if count == 1:
         return check_taps((num_layers // 2,), num_layers)
     gap = (num_layers - 4) / (count - 1)
-    return check_taps([round(1 + i * gap) for i in range(count)], num_layers)
+    spread = {max(0, round(1 + i * gap)) for i in range(count)}
+    return check_taps(sorted(spread), num_layers)

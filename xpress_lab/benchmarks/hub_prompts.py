@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 PASSES = (

@@ -7,7 +7,7 @@ prompt to prompt, so that drift of the machine falls on all alike.
 import csv
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,15 +15,19 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from xpress_lab.decoding import Generation, decode
+from xpress_lab.decoding import STAGES, Generation, decode
+from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
+from xpress_lab.presets import TREES
 from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import distinct_n, longest_run
+from xpress_lab.tree_methods import uses_passes
 
 CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
-KEY = ("method", "passes", "temperature", "benchmark", "prompt_id", "seed")
+ARM = ("method", "passes", "rescoring", "budget")  # what tells arms apart
+KEY = (*ARM, "temperature", "benchmark", "prompt_id", "seed")
 COLUMNS = (
     "tier",
     "target",
@@ -41,6 +45,7 @@ COLUMNS = (
     "prefill_seconds",
     "draft_seconds",
     "refine_seconds",
+    "tree_seconds",
     "verify_seconds",
     "accept_seconds",
     "wall_seconds",
@@ -57,17 +62,51 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class RunArm:
-    """One column of a comparison: a method with its K."""
+    """One column of a comparison: a method with its settings."""
 
     name: str
     passes: int | None = None  # of xpress; None is the fixed point
+    budget: int | None = None  # of trees; None is as many drafts as a chain has
+    rescoring: str = "marginals"  # of xpress+ddtree
 
     @property
     def passes_label(self) -> str:
         """K as written in results: empty for methods without passes."""
-        if self.name != "xpress":
+        if not uses_passes(self.name, self.rescoring):
             return ""
         return "fixed" if self.passes is None else str(self.passes)
+
+    @property
+    def rescoring_label(self) -> str:
+        """Empty where there is no choice."""
+        return self.rescoring if self.name == "xpress+ddtree" else ""
+
+    def method(self, lab: Lab) -> Method:
+        return lab.method(
+            self.name, self.passes, budget=self.budget, rescoring=self.rescoring
+        )
+
+
+def run_arms(
+    names: Sequence[str],
+    passes: Sequence[int | None],
+    budgets: Sequence[int | None] = (None,),
+    rescorings: Sequence[str] = ("marginals",),
+) -> tuple[RunArm, ...]:
+    """Every method with every setting that matters to it, once."""
+    arms = [
+        RunArm(
+            name,
+            k if uses_passes(name, rescoring) else None,
+            budget if name in TREES else None,
+            rescoring if name == "xpress+ddtree" else "marginals",
+        )
+        for name in names
+        for rescoring in rescorings
+        for k in passes
+        for budget in budgets
+    ]
+    return tuple(dict.fromkeys(arms))
 
 
 @dataclass(frozen=True)
@@ -91,9 +130,9 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     Returns:
         All rows, those of earlier runs of the same file included.
     """
-    done = read_rows(out) if out and out.is_file() else []
+    done = rows_to_resume(out)
     present = {tuple(row[k] for k in KEY) for row in done}
-    methods = {arm: lab.method(arm.name, arm.passes) for arm in bench.arms}
+    methods = {arm: arm.method(lab) for arm in bench.arms}
     for method in methods.values():
         tqdm.write(method.describe())
         _warm_up(lab, method, bench)
@@ -105,7 +144,8 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     ):
         fresh = []
         for arm in _rotated(bench.arms, turn):
-            key = (arm.name, arm.passes_label, float(temperature), name, number, seed)
+            settings = (arm.passes_label, arm.rescoring_label, methods[arm].budget)
+            key = (arm.name, *settings, float(temperature), name, number, seed)
             key = tuple(map(str, key))
             if key in present:
                 continue
@@ -158,7 +198,7 @@ def _measures(text: Generation) -> dict:
     reached = [sum(r.accepted >= k for r in text.rounds) for k in range(1, slots + 1)]
     seconds = {
         f"{stage}_seconds": round(text.seconds.get(stage, 0.0), 7)
-        for stage in ("prefill", "draft", "refine", "verify", "accept")
+        for stage in ("prefill", *STAGES)
     }
     return {
         "block_size": text.block_size,
@@ -223,11 +263,24 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(whole.splitlines()))
 
 
+def rows_to_resume(path: Path | None) -> list[dict[str, str]]:
+    """Rows that a run goes on from; none without a file."""
+    rows = read_rows(path) if path and path.is_file() else []
+    if rows and tuple(rows[0]) != COLUMNS:
+        odd = ", ".join(sorted(set(COLUMNS) ^ set(rows[0]))) or "their order"
+        raise LabError(
+            f"{path} has other columns than this version writes ({odd}): "
+            "choose another file."
+        )
+    return rows
+
+
 def as_frame(rows: list[dict]) -> pd.DataFrame:
     """Rows as a tidy frame with numbers where numbers belong."""
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    text = {"tier", "target", "method", "passes", "benchmark", "accepted_per_slot"}
+    text = {"tier", "target", "method", "passes", "rescoring", "benchmark"}
     text |= {
+        "accepted_per_slot",
         "rounds_by_context",
         "token_hash",
         "device",
@@ -238,6 +291,10 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     }
     for column in set(COLUMNS) - text:
         frame[column] = pd.to_numeric(frame[column])
+    # Files from before there were trees: chains, which build none.
+    frame["budget"] = frame["budget"].fillna(frame["block_size"] - 1).astype(int)
+    frame["rescoring"] = frame["rescoring"].fillna("")
+    frame["tree_seconds"] = frame["tree_seconds"].fillna(0.0)
     return frame
 
 

@@ -5,8 +5,9 @@ from functools import cache
 
 import pandas as pd
 
+from xpress_lab.decoding import STAGES
 from xpress_lab.errors import LabError
-from xpress_lab.presets import data_folder
+from xpress_lab.presets import TREES, data_folder
 from xpress_lab.statistics import (
     Ratio,
     acceptance_rate,
@@ -22,18 +23,25 @@ from xpress_lab.statistics import (
 POOLED = "all"
 
 
-def method_label(method: str, passes: str) -> str:
-    """``xpress K=6``, ``xpress fixed point``, or the bare method name."""
-    if not passes:
-        return method
-    return f"{method} fixed point" if passes == "fixed" else f"{method} K={passes}"
+def method_label(method: str, passes: str, rescoring: str = "", budget=None) -> str:
+    """``xpress K=6``, ``xpress fixed point``, ``xpress+ddtree paths M=32``, ``ar``.
+
+    ``marginals`` are the rule and go unsaid; only trees have a budget to choose.
+    """
+    words = [method]
+    if rescoring not in ("", "marginals"):
+        words.append(rescoring)
+    if passes:
+        words.append("fixed point" if passes == "fixed" else f"K={passes}")
+    if method in TREES:
+        words.append(f"M={budget}")
+    return " ".join(words)
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with an ``arm`` column, in the order in which arms appear."""
-    arms = [
-        method_label(m, p) for m, p in zip(rows["method"], rows["passes"], strict=True)
-    ]
+    settings = [rows[c] for c in ("method", "passes", "rescoring", "budget")]
+    arms = [method_label(*row) for row in zip(*settings, strict=True)]
     return rows.assign(arm=arms)
 
 
@@ -161,7 +169,7 @@ def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
     which speculation is slower than none.
     """
     rows = labelled(rows)
-    stages = ["draft", "refine", "verify", "accept"]
+    stages = list(STAGES)
     lines = []
     for temperature, at in rows.groupby("temperature"):
         plain = at[at["arm"] == "ar"]

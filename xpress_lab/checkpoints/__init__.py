@@ -6,10 +6,10 @@ into, and in which our own weights are written.
 """
 
 from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm, head_sizes, new_head
+from xpress_lab.checkpoints.eagle import load_eagle, save_eagle
 from xpress_lab.checkpoints.export import export_arm
 from xpress_lab.checkpoints.loading import load_arm
 from xpress_lab.checkpoints.serving import save_arm
-from xpress_lab.files import write_whole
 
 __all__ = [
     "MARKOV_TYPES",
@@ -17,7 +17,8 @@ __all__ = [
     "export_arm",
     "head_sizes",
     "load_arm",
+    "load_eagle",
     "new_head",
     "save_arm",
-    "write_whole",
+    "save_eagle",
 ]

@@ -91,6 +91,16 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
+def rotary_angles(
+    positions: torch.Tensor, dim: int, theta: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin ``[N, 1, T, dim]`` for ``[N, T]``, computed anew and never stored."""
+    index = torch.arange(0, dim, 2, device=positions.device).float()
+    turns = positions[:, None, :, None].float() * theta ** (-index / dim)
+    turns = torch.cat([turns, turns], dim=-1)
+    return turns.cos().to(dtype), turns.sin().to(dtype)
+
+
 class BlockAttention(nn.Module):
     """Block queries over context and block keys, without a causal mask."""
 
@@ -200,14 +210,10 @@ class DFlashDrafter(nn.Module, Pretrained):
         return self.norm(block)
 
     def angles(self, positions: torch.Tensor):
-        """cos and sin ``[N, 1, T, head_dim]``, computed anew and never stored."""
-        dim = self.config.head_dim
-        index = torch.arange(0, dim, 2, device=positions.device).float()
-        frequency = self.config.rope_theta ** (-index / dim)
-        turns = positions[:, None, :, None].float() * frequency
-        turns = torch.cat([turns, turns], dim=-1)
-        dtype = self.norm.weight.dtype
-        return turns.cos().to(dtype), turns.sin().to(dtype)
+        config = self.config
+        return rotary_angles(
+            positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
+        )
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache for this drafter's keys and values."""

@@ -214,13 +214,32 @@ class FoldedXPressHead:
         of_slots = F.linear(hidden, self.from_slot)
         return self._mix(of_slots + F.linear(mean, self.from_mean))
 
-    def bias(self, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        """Logit bias ``[N, B-1, V]``; arguments as in :meth:`XPressHead.bias`."""
-        c = prepared + self._mix(F.embedding(previous, self.table))
+    def bias(
+        self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
+        """Logit bias ``[N, B-1-first, V]`` of the drafts from ``first`` on (0-based);
+        other arguments as in :meth:`XPressHead.bias`."""
+        mixed = self._mix(F.embedding(previous, self.table), first)
+        return self._read(prepared[:, first:] + mixed)
+
+    def bias_after(self, prepared: torch.Tensor, previous: torch.Tensor):
+        """Bias ``[F, V]`` of a single slot after each of F paths of the same block.
+
+        Args:
+            prepared: ``[1, B-1, r]`` from :meth:`prepare`, shared by all paths.
+            previous: ``[F, k + 2]`` ids: the token before the anchor, the anchor, and
+                k drafts. The slot is the one after them.
+        """
+        seen = previous.shape[1]
+        mixer = self.mixer[seen - 2, :seen]
+        mixed = (mixer * F.embedding(previous, self.table)).sum(dim=1)
+        return self._read(prepared[:, seen - 2] + mixed)
+
+    def _read(self, c: torch.Tensor) -> torch.Tensor:
         gate, up = F.linear(c, self.gate_up).chunk(2, dim=-1)
         z = c + F.linear(F.silu(gate) * up, self.down)
         return F.linear(z, self.w2)
 
-    def _mix(self, a: torch.Tensor) -> torch.Tensor:
+    def _mix(self, a: torch.Tensor, first: int = 0) -> torch.Tensor:
         # A product and a sum beat r tiny matrix products on a CPU.
-        return (self.mixer * a[:, None]).sum(dim=2)
+        return (self.mixer[first:] * a[:, None]).sum(dim=2)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from xpress_lab.checkpoints import write_whole
+from xpress_lab.files import write_whole
 from xpress_lab.lab import DEFAULT_PASSES, Lab
 from xpress_lab.pocket.corpus import examples, grade
 from xpress_lab.presets import FAMILIES

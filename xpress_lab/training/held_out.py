@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.methods import PlainDecoding
 from xpress_lab.pocket.corpus import examples
 from xpress_lab.presets import FAMILIES

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, write_whole
+from xpress_lab.checkpoints import Arm
 from xpress_lab.fetching import fetch_target, weights_digest
+from xpress_lab.files import write_whole
 from xpress_lab.presets import Tier
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_base
@@ -39,7 +40,7 @@ class LaptopWorkshop(Workshop):
             and templates alone.
     """
 
-    stages = ("questions", "responses", "base", *ARMS)
+    stages = ("questions", "responses", "ngram", "base", *ARMS)
     watched = 12  # questions kept out of training, to follow online tau
     watch_every = 500  # steps
 
@@ -54,7 +55,11 @@ class LaptopWorkshop(Workshop):
         }.get(stage) or super().product(stage)
 
     def make(self, stage: str) -> None:
-        makers = {"questions": self._ask, "responses": self._answer}
+        makers = {
+            "questions": self._ask,
+            "responses": self._answer,
+            "ngram": self.count_ngrams,
+        }
         makers[stage]()
 
     @cached_property

@@ -8,6 +8,7 @@ import torch
 
 from xpress_lab.benchmarks.prompts import read_prompts
 from xpress_lab.checkpoints import Arm
+from xpress_lab.devices import one_thread
 from xpress_lab.lab import Lab
 from xpress_lab.pocket.corpus import training_mix
 from xpress_lab.pocket.tokenizer import build_tokenizer
@@ -30,7 +31,7 @@ from xpress_lab.training.workshop import ARMS, SHIPPED_DTYPE, Workshop
 class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
 
-    stages = ("target", "responses", "prompts", "base", *ARMS, "cards")
+    stages = ("target", "responses", "ngram", "prompts", "base", *ARMS, "cards")
 
     def product(self, stage: str) -> Path:
         return {
@@ -43,6 +44,7 @@ class PocketWorkshop(Workshop):
         makers = {
             "target": self._train_target,
             "responses": self._write_responses,
+            "ngram": self.count_ngrams,
             "prompts": self._write_prompts,
             "cards": self._write_cards,
         }
@@ -95,10 +97,12 @@ class PocketWorkshop(Workshop):
     def _write_prompts(self) -> None:
         path = self.out / "responses" / "fingerprints.txt"
         seen = set(path.read_text(encoding="utf-8").split())
-        prompts = unseen_prompts(self.target, seen, self.tier.responses.held_out)
+        with one_thread():
+            prompts = unseen_prompts(self.target, seen, self.tier.responses.held_out)
         write_prompts(prompts, self.out / "prompts")
 
     def _write_cards(self) -> None:
         lab = Lab(self.tier, self.out, torch.device("cpu"), torch.float32)
         folder = self.out / "prompts"
-        write_cards(lab, {name: read_prompts(folder, name) for name in FAMILIES})
+        with one_thread():
+            write_cards(lab, {name: read_prompts(folder, name) for name in FAMILIES})

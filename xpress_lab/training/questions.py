@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
-from xpress_lab.checkpoints import write_whole
+from xpress_lab.files import write_whole
 from xpress_lab.target import Target
 
 EVALUATED = 128  # prompts a benchmark that the protocol takes (methods 6.2)

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.presets import ResponseRecipe
 from xpress_lab.target import Target
 from xpress_lab.training.texts import TextSet

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from xpress_lab.checkpoints import write_whole
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
 from xpress_lab.training.workers import Workers
 
 Loss = Callable[[torch.Generator], tuple[torch.Tensor, dict[str, float]]]
@@ -168,7 +168,7 @@ def _resume(path: Path, module, optimizer, schedule) -> tuple[int, list, float]:
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
     except Exception as error:  # any unreadable or foreign file
-        why = str(error).strip().splitlines()[0][:120]
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
         raise LabError(
             f"Cannot resume from {path} ({why}); delete it to start again."
         ) from error

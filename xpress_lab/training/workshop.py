@@ -13,19 +13,27 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm, write_whole
+from xpress_lab.checkpoints import Arm, load_arm, save_arm, save_eagle
 from xpress_lab.errors import LabError
+from xpress_lab.files import write_whole
+from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.eagle_arm import new_eagle, train_eagle
+from xpress_lab.training.ngram_counting import count_ngrams
 from xpress_lab.training.states import StateStore
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit, Monitor
 from xpress_lab.training.workers import Workers
 
 ARMS = ("dflash", "markov", "xpress")
-OPTIONAL = ("markov-gated", "markov-rnn")  # trained when they are asked for by name
+OPTIONAL = (
+    "eagle",
+    "markov-gated",
+    "markov-rnn",
+)  # trained when they are asked for by name
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -96,14 +104,14 @@ class Workshop:
     def train_arm(self, stage: str) -> None:
         """Train the base drafter, or an arm that goes on from it."""
         recipe, seed = self.tier.arm, self.tier.seed
+        if stage == "eagle":
+            return self.train_eagle()
         if stage == "base":
             arm = self.new_base()
         else:
             base = load_arm(self.made_or_shipped("base"), self.target)
             arm = new_arm(stage, base, recipe, seed)
-        taps = arm.drafter.config.target_layer_ids
-        with self.workers.main_first():
-            store = StateStore(self.target, self.responses, taps, self.work / "states")
+        store = self.states(arm.drafter.config.target_layer_ids)
         done = train_arm(
             arm,
             store,
@@ -117,9 +125,34 @@ class Workshop:
             self.write_log(stage, done, store.texts)
             save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 
+    def train_eagle(self) -> None:
+        """Train an EAGLE-3 drafter from nothing."""
+        recipe, seed = self.tier.arm, self.tier.seed
+        drafter = new_eagle(self.target, recipe, seed)
+        store = self.states(drafter.config.target_layer_ids)
+        done = train_eagle(drafter, store, recipe, self.work / "eagle", seed)
+        if self.workers.is_main:
+            self.write_log("eagle", done, store.texts)
+            save_eagle(drafter, self.out / "eagle", SHIPPED_DTYPE)
+
+    def states(self, taps: tuple[int, ...]) -> StateStore:
+        """The target's states of its responses; the main process writes them."""
+        with self.workers.main_first():
+            return StateStore(self.target, self.responses, taps, self.work / "states")
+
     def monitor(self, arm: Arm) -> Monitor | None:
         """What is watched while an arm trains; nothing unless a tier says so."""
         return None
+
+    def count_ngrams(self) -> None:
+        """The 3-gram that PRESTO consults, counted on the responses."""
+        started, texts = time.perf_counter(), self.responses
+        ngram = count_ngrams(texts, self.target.vocab_size)
+        kept = [len(counts) for _, counts in ngram.tables]
+        (self.out / "ngram").mkdir(parents=True, exist_ok=True)
+        seconds = time.perf_counter() - started
+        self.write_made("ngram", seconds, texts, different_ngrams=kept)
+        save_ngram(ngram, self.out / "ngram")
 
     def made_or_shipped(self, stage: str) -> Path:
         """This run's own result, or the shipped one if this run made none."""

@@ -176,6 +176,7 @@ def stage_bars(costs: pd.DataFrame) -> Figure:
             off where its bar, divided by tau, ends left of the dotted line.
     """
     costs = costs[costs["arm"] != "ar"]
+    stages = {s: c for s, c in STAGE_COLOURS.items() if costs[f"{s}_ms"].any()}
     temperatures = sorted(costs["temperature"].unique())
     count = costs["arm"].nunique()
     size = (9.2, 0.9 + (0.5 * count + 0.7) * len(temperatures))
@@ -187,7 +188,7 @@ def stage_bars(costs: pd.DataFrame) -> Figure:
         at = at.loc[in_order(at.index)].reset_index()
         left = np.zeros(len(at))
         names = [label_of(arm) for arm in at["arm"]]
-        for stage, colour in STAGE_COLOURS.items():
+        for stage, colour in stages.items():
             ms = at[f"{stage}_ms"].to_numpy()
             ax.barh(names, ms, left=left, color=colour, height=0.62, label=stage)
             left = left + ms

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from xpress_lab.decoding import Generation, Round
+from xpress_lab.errors import LabError
 from xpress_lab.viz.jacobi_grid import (
     CELL_HEIGHT,
     CELL_WIDTH,
@@ -27,13 +28,15 @@ def rounds_grid(
     """Draw one text, a row per verification.
 
     Args:
-        text: with block_size > 1.
+        text: drafted in chains, with block_size > 1.
         words: text of a token id, a function or a sequence.
         method: gives the colour.
         most: draw the first rounds only.
     """
     word, look = lookup(words), look_of(method)
     rounds = text.rounds[:most]
+    if any(one.parents for one in rounds):
+        raise LabError("A text drafted in trees has no slots to draw: use a chain.")
     slots = text.block_size - 1
     wide, high = CELL_WIDTH * (slots + 1), CELL_HEIGHT * 1.12 * len(rounds)
     width, height = wide + NAMES_WIDTH + 0.35, high + EDGES_HEIGHT

@@ -36,12 +36,17 @@ LOOKS = {
     "markov-gated": Look("gated Markov", "#cc78bc", "^", "-.", "xxx"),
     "markov-rnn": Look("RNN Markov", "#ca9161", "v", "-.", "+++"),
     "xpress": Look("xPress", "#007a5a", "D", "-", ""),
+    "dflash+ddtree": Look("dFlash + DDTree", "#56b4e9", "v", (0, (5, 1)), "\\\\"),
+    "dflash+presto": Look("dFlash + PRESTO", "#949494", "P", (0, (1, 1)), "++"),
+    "xpress+ddtree": Look("xPress + DDTree", "#cc78bc", "^", (0, (3, 1, 1, 1)), "xx"),
+    "xpress+presto": Look("xPress + PRESTO", "#ca9161", "X", (0, (8, 2)), "oo"),
 }
 
 # The stages of a round, in the order in which they happen.
 STAGE_COLOURS = {
     "draft": "#0173b2",
     "refine": "#007a5a",
+    "tree": "#cc78bc",
     "verify": "#d9a441",
     "accept": "#949494",
 }
@@ -87,14 +92,21 @@ def passes_of(arm: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def budget_of(arm: str) -> int:
+    """M of a tree method's arm, 0 for chains."""
+    found = re.search(r"M=(\d+)", arm)
+    return int(found[1]) if found else 0
+
+
 def in_order(arms: Iterable[str]) -> list[str]:
-    """Distinct arms as they stand in every figure: by method, then by K."""
+    """Distinct arms as they stand in every figure: by method, then by K, then M."""
     methods = list(LOOKS)
 
     def place(arm: str) -> tuple:
         method, passes = split_arm(arm)[0], passes_of(arm)
         rank = methods.index(method) if method in LOOKS else len(methods)
-        return rank, float("inf") if passes is None else passes, arm
+        order = float("inf") if passes is None else passes
+        return rank, order, budget_of(arm), arm
 
     return sorted(set(arms), key=place)
 

