@@ -92,6 +92,7 @@ def test_a_cut_that_looks_at_the_draft_itself_is_seen():
         def __init__(self, method):
             self.method, self.name = method, "peeking"
             self.block_size, self.tap_ids = method.block_size, method.tap_ids
+            self.budget = method.budget
 
         def begin(self, capacity):
             self.drafting = self.method.begin(capacity)

@@ -553,7 +553,8 @@ def test_every_tensor_of_drafter_and_head_matters(target, name):
     method = toys.make_method(name, target, 5)
     if name != "dflash":
         method.head = toys.strong_head(name, 5)  # raw: folding copies tensors
-    request = Request(torch.tensor([7]), torch.tensor([4]), normal(9, 1, 6, 64), 6)
+    one, before = torch.tensor([7]), torch.tensor([4])
+    request = Request(one, before, normal(9, 1, 6, 64), 6, one[None])
     before = draft_logits(method, request)
     modules = [m for m in (method.drafter, method.head) if m is not None]
     for module in modules:

@@ -58,7 +58,8 @@ def test_which_slots_are_read(target, anchor_first):
     method = toys.make_method("markov-gated", target, 5, anchor_first=anchor_first)
     generator = torch.Generator().manual_seed(9)
     taps = torch.randn(1, 6, 64, generator=generator, dtype=torch.float64)
-    request = Request(torch.tensor([7]), torch.tensor([4]), taps, 6)
+    one, before = torch.tensor([7]), torch.tensor([4])
+    request = Request(one, before, taps, 6, one[None])
     hidden = method.begin(32).hidden_states(request)
     first = 0 if anchor_first else 1
     previous, drafts = torch.tensor([7]), []

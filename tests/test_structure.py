@@ -23,7 +23,8 @@ FLOORS = (
     ("training",),
     ("viz",),
     ("report", "doctor", "notebooks"),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))

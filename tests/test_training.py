@@ -518,14 +518,17 @@ torch.save(module.state_dict(), f"{sys.argv[2]}/end-{Workers().rank}.pt")
 
 @pytest.mark.slow
 def test_two_processes_are_one_with_batches_twice_as_large(tmp_path):
-    """`accelerate launch` on two processes takes the steps of one that accumulates."""
+    """Two processes, as `accelerate launch` starts them, take the steps of one that
+    accumulates."""
     script = tmp_path / "run.py"
     script.write_text(TWO_WORKERS, encoding="utf-8")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu"]
-    launch += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    launch += ["--dynamo_backend", "no", "--main_process_port", "0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launch += ["--nproc-per-node", "2"]  # on CPUs `accelerate launch` would need MPI
     here = str(Path(__file__).parent)
-    subprocess.run([*launch, str(script), here, str(tmp_path), "1"], check=True)
+    subprocess.run(
+        [*launch, str(script), here, str(tmp_path), "1"],
+        check=True,
+    )
     alone, _ = toy_run(tmp_path / "alone", accumulate=2)
     for rank in range(2):
         end = torch.load(tmp_path / f"end-{rank}.pt", weights_only=True)

@@ -236,6 +236,8 @@ def made_up_rows(slots: int = 3) -> pd.DataFrame:
             {
                 "method": method,
                 "passes": passes,
+                "rescoring": "",
+                "budget": 0 if method == "ar" else slots,
                 "temperature": temperature,
                 "block_size": 1 if method == "ar" else slots + 1,
                 "verify_steps": 20,

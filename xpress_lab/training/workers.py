@@ -4,12 +4,14 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 from torch import nn
 
+from xpress_lab.devices import pick_device
+
 
 class Workers:
     """This process among its peers: device, rank, and what they do together."""
 
     def __init__(self):
-        self._state = PartialState()
+        self._state = PartialState(cpu=pick_device().type == "cpu")
         self.device = self._state.device
         self.rank, self.count = self._state.process_index, self._state.num_processes
 

@@ -33,10 +33,13 @@ LOOKS = {
     "ar": Look("plain decoding", "#6b6b6b", "x", ":", ""),
     "dflash": Look("dFlash", "#0173b2", "o", "--", "///"),
     "markov": Look("Markov", "#de8f05", "s", "-.", "..."),
-    "markov-gated": Look("gated Markov", "#cc78bc", "^", "-.", "xxx"),
-    "markov-rnn": Look("RNN Markov", "#ca9161", "v", "-.", "+++"),
+    "markov-gated": Look(
+        "gated Markov", "#fbafe4", "<", (0, (4, 1, 1, 1, 1, 1)), "xxx"
+    ),
+    "markov-rnn": Look("RNN Markov", "#b5a800", ">", (0, (2, 1)), "+++"),
     "xpress": Look("xPress", "#007a5a", "D", "-", ""),
     "dflash+ddtree": Look("dFlash + DDTree", "#56b4e9", "v", (0, (5, 1)), "\\\\"),
+    "eagle": Look("EAGLE-3", "#d55e00", "h", (0, (3, 2)), "--"),
     "dflash+presto": Look("dFlash + PRESTO", "#949494", "P", (0, (1, 1)), "++"),
     "xpress+ddtree": Look("xPress + DDTree", "#cc78bc", "^", (0, (3, 1, 1, 1)), "xx"),
     "xpress+presto": Look("xPress + PRESTO", "#ca9161", "X", (0, (8, 2)), "oo"),
