@@ -9,9 +9,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Tests must not reach the network or draw progress bars, and tiny models run
-# slower, not faster, when spread over many cores.
-TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2}
+# Tests must not reach the Hub or draw progress bars. Tiny models run slower, not
+# faster, when spread over many cores: one test a core instead.
+TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
+JOBS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help install reproduce lab test lint train results notebooks lock clean python-ok
@@ -31,7 +32,7 @@ lab: $(INSTALLED) ## open the notebooks in JupyterLab
 # Both runs always happen, and either one can fail the target.
 test: $(INSTALLED) ## run the tests, then every notebook from top to bottom
 	@status=0; \
-	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest tests || status=1; \
+	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) tests || status=1; \
 	$(TEST_ENV) $(BIN)/python -m pytest --nbmake --nbmake-kernel=python3 \
 	    --nbmake-timeout=300 --timeout=1200 notebooks/*.ipynb || status=1; \
 	exit $$status
@@ -44,13 +45,18 @@ train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 	$(BIN)/xpress-lab train --tier pocket
 
 PASSES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --methods markov,xpress \
-    --passes 0,4,6,fixed --limit 60
+    --passes 0,4,6,fixed --limit 72
+TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 \
+    --methods ar,dflash,xpress,dflash+ddtree,dflash+presto,xpress+ddtree,xpress+presto \
+    --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
 	rm -f data/results/passes-T*.csv
 	$(PASSES) --temperature 0 --out data/results/passes-T0.csv
 	$(PASSES) --temperature 1 --seed 0 --seed 1 --seed 2 --out data/results/passes-T1.csv
+	rm -f data/results/trees.csv
+	$(TREES) --out data/results/trees.csv
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks

@@ -207,8 +207,9 @@ def q_without_the_filter(bench, kind, passes, before, anchor, streams):
     noise = gumbel_noise((len(anchor), B - 1, V), streams.draft, dtype=torch.float64)
     raw = []
 
-    def scale(logits):
-        raw.append(logits)
+    def scale(logits):  # later passes evaluate the last slots alone
+        settled = B - 1 - logits.shape[1]
+        raw.append(torch.cat([*(r[:, :settled] for r in raw[-1:]), logits], dim=1))
         return bench.sampling.scale(logits)
 
     drafts = bench.draft(kind, passes, before, anchor, scale, noise).tokens
