@@ -18,7 +18,7 @@ from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.methods import BlockMethod, Request
-from xpress_lab.sampling import Sampling
+from xpress_lab.sampling import Sampling, Streams
 from xpress_lab.training.blocks import make_blocks
 from xpress_lab.training.states import target_states
 from xpress_lab.training.texts import TextSet
@@ -62,16 +62,17 @@ def test_which_slots_are_read(target, anchor_first):
     request = Request(one, before, taps, 6, one[None])
     hidden = method.begin(32).hidden_states(request)
     first = 0 if anchor_first else 1
-    previous, drafts = torch.tensor([7]), []
-    for slot in range(first, 5):
+    stream = Streams(0).draft
+    found = method.begin(32).propose(request, Sampling(1.0), stream, Silent(), False)
+    assert found.tokens.shape == (1, 5 - first)
+    previous = torch.tensor([7])
+    for draft, slot in enumerate(range(first, 5)):
         u = method.head.markov_w1.weight[previous]
         features = torch.cat([hidden[:, slot], u], dim=-1)
         u = torch.sigmoid(method.head.gate_proj(features)) * u
         logits = target.head(hidden[:, slot]) + method.head.markov_w2(u)
-        previous = logits.argmax(-1)
-        drafts.append(int(previous))
-    found = method.begin(32).propose(request, Sampling(), None, Silent(), False)
-    assert found.tokens[0].tolist() == drafts
+        assert_close(found.q[:, draft], logits.softmax(-1))
+        previous = found.tokens[:, draft]
 
 
 class Silent:

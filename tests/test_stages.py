@@ -1,6 +1,7 @@
 """`xpress-lab train` from nothing, at a size that takes seconds."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,29 @@ def test_the_3_gram_is_counted_on_the_responses(made):
     counts = lab.ngram().tables[0].counts
     assert counts.sum() == sum(map(len, answers)) == found["response_tokens"]
     assert lab.method("dflash+presto").budget == 15
+
+
+def test_optional_heads_are_trained_by_name_and_lose_nothing(made, tmp_path):
+    """With a confidence head beside each, whose cuts lose nothing either."""
+    out, _ = made
+    stages = ("markov-gated", "markov-rnn")
+    arm = replace(TINY.arm, steps=dict.fromkeys(stages, 3), confidence_weight=1.0)
+    tier, work = replace(TINY, arm=arm), tmp_path / "work"
+    for stage in ("target", "base"):
+        shutil.copytree(out / stage, tmp_path / stage)
+    shutil.copytree(out / "work" / "responses", work / "responses")
+    said = []
+    PocketWorkshop(tier, tmp_path, work).run(stages, said.append)
+    assert [line.split(":")[0] for line in said] == list(stages)
+    lab = Lab(tier, tmp_path, torch.device("cpu"), torch.float32)
+    plain = lab.generate("Where does Anna live?", "ar", max_new_tokens=20)
+    for stage in stages:
+        assert lab.arm(stage).kind == stage
+        assert lab.arm(stage).confidence.rank == TINY.arm.rank
+        for threshold in (0.0, 0.2, 1.0):
+            method = lab.method(stage, confidence=threshold)
+            text = lab.generate("Where does Anna live?", method, max_new_tokens=20)
+            assert text.tokens == plain.tokens
 
 
 def test_a_second_run_finds_everything_present(made):
