@@ -66,7 +66,7 @@ class ArmRecipe:
     block_size: int = 16
     target_layer_ids: tuple[int, ...] | None = (0, 1, 2)  # None: three, spread evenly
     drafter_layers: int = 2
-    rank: int = 64
+    rank: int = 96
     mlp_ratio: int = 2
     tap_norm: bool = False
     intermediate_size: int | None = None  # of the drafter's MLPs; None: the target's
@@ -78,11 +78,11 @@ class ArmRecipe:
         default_factory=lambda: {
             "base": 1_600,
             "eagle": 1_600,
-            "dflash": 2_700,
-            "markov": 2_000,
-            "markov-gated": 2_000,
-            "markov-rnn": 2_000,
-            "xpress": 2_000,
+            "dflash": 2_800,
+            "markov": 1_800,
+            "markov-gated": 1_800,
+            "markov-rnn": 1_800,
+            "xpress": 1_800,
         }
     )
     batch: int = 16

@@ -27,6 +27,8 @@ from xpress_lab.training.target_training import new_target_model, train_target
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.workshop import ARMS, SHIPPED_DTYPE, Workshop
 
+CARD_PROMPTS = 24  # a family, for the tau in a card
+
 
 class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
@@ -105,4 +107,7 @@ class PocketWorkshop(Workshop):
         lab = Lab(self.tier, self.out, torch.device("cpu"), torch.float32)
         folder = self.out / "prompts"
         with one_thread():
-            write_cards(lab, {name: read_prompts(folder, name) for name in FAMILIES})
+            write_cards(
+                lab,
+                {name: read_prompts(folder, name, CARD_PROMPTS) for name in FAMILIES},
+            )
