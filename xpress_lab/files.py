@@ -24,9 +24,14 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         raise LabError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
-def write_json(path: Path, values: dict) -> None:
-    text = json.dumps(values, indent=2) + "\n"
+def write_text(path: Path, text: str) -> None:
+    """A text file in UTF-8."""
     write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, values: dict) -> None:
+    """A JSON table that people can read."""
+    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict:

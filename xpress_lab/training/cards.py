@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab
 from xpress_lab.pocket.corpus import examples, grade
 from xpress_lab.presets import FAMILIES
@@ -63,10 +63,7 @@ def write_cards(lab: Lab, prompts: dict[str, list[str]]) -> None:
             result=result,
             **made,
         )
-        write_whole(
-            folder / "README.md",
-            lambda p, text=text: p.write_text(text, encoding="utf-8"),
-        )
+        write_text(folder / "README.md", text)
 
 
 def _tau(lab: Lab, kind: str, prompts: dict[str, list[str]]) -> float:

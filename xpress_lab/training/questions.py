@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.target import Target
 
 EVALUATED = 128  # prompts a benchmark that the protocol takes (methods 6.2)
@@ -77,8 +77,7 @@ def own_questions(target: Target, count: int, path: Path, seed: int = 0) -> list
             new = _ask(target, prefix)
             done += new
             bar.update(len(new))
-            text = json.dumps(done, ensure_ascii=False)
-            write_whole(path, lambda p, t=text: p.write_text(t, encoding="utf-8"))
+            write_text(path, json.dumps(done, ensure_ascii=False))
     return done[:count]
 
 
