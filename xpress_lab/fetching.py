@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.errors import LabError
+from xpress_lab.errors import LabError, first_line
 from xpress_lab.files import write_json
 from xpress_lab.presets import PretrainedTarget
 
@@ -96,9 +96,9 @@ def _from_hub(target: PretrainedTarget, folder: Path, say: Say) -> None:
         )
     except OSError as error:  # requests', the Hub's and the disk's errors are OSErrors
         _refuse_full_disk(error, partial)
-        raise Unreachable(_first_line(error)) from error
+        raise Unreachable(first_line(error)) from error
     except Exception as error:  # httpx and hub errors that are not
-        raise Unreachable(_first_line(error)) from error
+        raise Unreachable(first_line(error)) from error
     _finish(partial, folder, {"source": "hub", "model": target.name})
     say(f"{target.name} is in {folder}.")
 
@@ -202,7 +202,3 @@ def _refuse_full_disk(error: OSError, folder: Path) -> None:
         raise LabError(
             f"The disk of {folder} is full: 1 GB is needed there."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]
