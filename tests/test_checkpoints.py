@@ -407,7 +407,7 @@ def test_a_failed_write_leaves_no_half_and_keeps_the_old_file(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("xpress_lab.checkpoints.serving.save_file", disk_full)
+    monkeypatch.setattr("xpress_lab.files.save_file", disk_full)
     with pytest.raises(LabError, match="No space left on device"):
         save_arm(new_arm("xpress", target), folder)
     assert (folder / "model.safetensors").read_bytes() == before

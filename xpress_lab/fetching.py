@@ -7,7 +7,6 @@ one rename, so a run that was killed goes on where it stopped.
 """
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.errors import LabError, first_line
+from xpress_lab.files import write_json
 from xpress_lab.presets import PretrainedTarget
 
 Say = Callable[[str], None]
@@ -97,9 +96,9 @@ def _from_hub(target: PretrainedTarget, folder: Path, say: Say) -> None:
         )
     except OSError as error:  # requests', the Hub's and the disk's errors are OSErrors
         _refuse_full_disk(error, partial)
-        raise Unreachable(_first_line(error)) from error
+        raise Unreachable(first_line(error)) from error
     except Exception as error:  # httpx and hub errors that are not
-        raise Unreachable(_first_line(error)) from error
+        raise Unreachable(first_line(error)) from error
     _finish(partial, folder, {"source": "hub", "model": target.name})
     say(f"{target.name} is in {folder}.")
 
@@ -185,8 +184,7 @@ def _convert(path: Path, wheel: Wheel, folder: Path) -> None:
 
 
 def _finish(partial: Path, folder: Path, made: dict) -> None:
-    text = json.dumps(made | {"weights": weights_digest(partial)}, indent=2) + "\n"
-    write_whole(partial / "source.json", lambda p: p.write_text(text, encoding="utf-8"))
+    write_json(partial / "source.json", made | {"weights": weights_digest(partial)})
     partial.rename(folder)
 
 
@@ -204,7 +202,3 @@ def _refuse_full_disk(error: OSError, folder: Path) -> None:
         raise LabError(
             f"The disk of {folder} is full: 1 GB is needed there."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]

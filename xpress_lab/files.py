@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from xpress_lab.errors import LabError
 
@@ -24,9 +24,37 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         raise LabError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
-def write_json(path: Path, values: dict) -> None:
-    text = json.dumps(values, indent=2) + "\n"
+def write_text(path: Path, text: str) -> None:
+    """A text file in UTF-8."""
     write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, values: dict) -> None:
+    """A JSON table that people can read."""
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def write_checkpoint(
+    folder: Path,
+    tensors: dict[str, torch.Tensor],
+    config: dict,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """model.safetensors, then config.json; each appears whole or not at all.
+
+    Args:
+        dtype: to which weights are rounded; ``None`` leaves theirs. Tensors of whole
+            numbers stay as they are.
+    """
+
+    def stored(value: torch.Tensor) -> torch.Tensor:
+        value = value.detach().contiguous()
+        return value.to(dtype) if dtype and value.is_floating_point() else value
+
+    rounded = {name: stored(value) for name, value in tensors.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / WEIGHTS, lambda path: save_file(rounded, path))
+    write_json(folder / "config.json", config)
 
 
 def read_json(path: Path) -> dict:

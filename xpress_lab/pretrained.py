@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from xpress_lab.errors import LabError
-from xpress_lab.files import WEIGHTS, read_json, read_tensors, write_json, write_whole
+from xpress_lab.files import read_json, read_tensors, write_checkpoint
 
 
 class Pretrained:
@@ -32,12 +31,8 @@ class Pretrained:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, in the module's own dtype."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {k: v.detach().contiguous() for k, v in published(self).items()}
-        write_whole(folder / WEIGHTS, lambda path: save_file(state, path))
         named = {"architectures": [self.architecture or type(self).__name__]}
-        write_json(folder / "config.json", named | self.settings())
+        write_checkpoint(Path(folder), published(self), named | self.settings())
 
     @classmethod
     def from_pretrained(

@@ -1,6 +1,5 @@
 """The main job: measure the pocket tier and write one folder to look at."""
 
-import json
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -22,7 +21,7 @@ from xpress_lab.benchmarks.tables import (
     summary,
     tau_gains,
 )
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_json, write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
 from xpress_lab.presets import FAMILIES, get_tier
 from xpress_lab.provenance import command, git_commit, machine, versions
@@ -234,9 +233,8 @@ def write_index(out: Path, lines, costs, shares, rows, peers, gains) -> None:
         verdicts=verdict(costs),
         made=made,
     )
-    write_whole(out / "index.html", lambda p: p.write_text(html, encoding="utf-8"))
-    text = json.dumps(made, indent=2) + "\n"
-    write_whole(out / "made.json", lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(out / "index.html", html)
+    write_json(out / "made.json", made)
 
 
 FIGURES = {

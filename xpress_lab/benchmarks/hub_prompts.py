@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.errors import LabError, first_line
+from xpress_lab.files import write_text
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 PASSES = (
@@ -81,10 +81,10 @@ def fetch_prompts(folder: Path, say: Callable[[str], None] = print) -> list[str]
             turns = list(_turns(name))
         except Exception as error:  # the Hub, datasets and the disk raise many kinds
             failed.append(name)
-            say(f"{name}: {(str(error).splitlines() or [repr(error)])[0][:160]}")
+            say(f"{name}: {first_line(error)}")
             continue
         lines = "".join(json.dumps({"turns": t}) + "\n" for t in turns)
-        write_whole(path, lambda p, t=lines: p.write_text(t, encoding="utf-8"))
+        write_text(path, lines)
         say(f"{name}: {len(turns)} prompts")
     if len(failed) == len(SOURCES):
         raise LabError(

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from xpress_lab.checkpoints.config import Config
-from xpress_lab.errors import LabError
+from xpress_lab.errors import LabError, first_line
 
 NAME = "*refiner_cotrain*.pt"
 KEYS = ("args", "refiner_state_dict", "draft_state_dict", "global_step")
@@ -58,10 +58,10 @@ def read_pickle(path: Path) -> dict:
         with torch.serialization.safe_globals([argparse.Namespace]):
             saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpicklers and zip readers raise many kinds
-        why = str(error).strip().split(". ")[0].splitlines()
+        why = first_line(error, 120).split(". ")[0]
         raise LabError(
             f"{path} is refused: it is damaged, or asks for more than tensors and "
-            f"argparse settings ({why[0][:120] if why else type(error).__name__})."
+            f"argparse settings ({why})."
         ) from error
     missing = [k for k in KEYS if not isinstance(saved, dict) or k not in saved]
     if missing:

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from xpress_lab.checkpoints.config import Config
 from xpress_lab.drafters.eagle import EagleConfig, EagleDrafter
 from xpress_lab.errors import LabError
-from xpress_lab.files import WEIGHTS, read_json, read_tensors, write_json, write_whole
+from xpress_lab.files import read_json, read_tensors, write_checkpoint
 from xpress_lab.pretrained import load_strictly
 from xpress_lab.target import Target, check_taps
 
@@ -30,17 +29,11 @@ def save_eagle(
 ) -> None:
     """Write both files; each appears whole or not at all."""
     c = drafter.config
-    tensors = {
-        name: value.detach().to(dtype or value.dtype).contiguous()
-        for name, value in drafter.state_dict().items()
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(tensors, path))
     config = {"architectures": [ARCHITECTURE]}
     config |= {key: getattr(c, key) for key in SIZES}
     config |= {"target_layer_ids": list(c.target_layer_ids)}
     config |= {"rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta}
-    write_json(folder / "config.json", config)
+    write_checkpoint(folder, drafter.state_dict(), config, dtype)
 
 
 def load_eagle(folder: Path, target: Target) -> EagleDrafter:

@@ -8,13 +8,15 @@ import json
 import shlex
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm
-from xpress_lab.checkpoints.serving import save_arm, serving_config
+from xpress_lab.checkpoints.serving import (
+    save_arm,
+    serving_config,
+    serving_tensors,
+)
 from xpress_lab.checkpoints.speculators import speculators_config, speculators_tensors
 from xpress_lab.errors import LabError
-from xpress_lab.files import WEIGHTS, write_json, write_whole
+from xpress_lab.files import write_checkpoint
 from xpress_lab.target import Target
 
 LAYOUTS = ("vllm", "speculators", "folder")
@@ -45,8 +47,7 @@ def export_arm(
     refuse_what_is_ignored(arm, to)
     if to == "speculators":
         return export_to_speculators(arm, folder, target, target_name)
-    save_arm(arm, folder)
-    write_json(folder / "config.json", vllm_config(arm, target))
+    write_checkpoint(folder, serving_tensors(arm), vllm_config(arm, target))
     speculative = {
         "method": VLLM_METHODS[arm.kind],
         "model": str(folder),
@@ -58,11 +59,8 @@ def export_arm(
 
 def export_to_speculators(arm: Arm, folder: Path, target: Target, name: str) -> str:
     """speculators' layout; its config names the verifier, so that alone is served."""
-    tensors = speculators_tensors(arm)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(tensors, path))
-    architecture = type(target.model).__name__
-    write_json(folder / "config.json", speculators_config(arm, name, architecture))
+    config = speculators_config(arm, name, type(target.model).__name__)
+    write_checkpoint(folder, speculators_tensors(arm), config)
     return shlex.join(["vllm", "serve", str(folder)])
 
 

@@ -10,7 +10,6 @@ this one first, so that everything passes the same checks.
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from xpress_lab.borrowed import check_draft_ids
@@ -18,7 +17,7 @@ from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm, new_head
 from xpress_lab.checkpoints.config import Config
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.errors import LabError
-from xpress_lab.files import WEIGHTS, write_json, write_whole
+from xpress_lab.files import write_checkpoint
 from xpress_lab.pretrained import load_strictly, published
 from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.target import Target, check_taps
@@ -38,14 +37,7 @@ Tensors = dict[str, torch.Tensor]
 
 def save_arm(arm: Arm, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Write config.json and model.safetensors; each appears whole or not at all."""
-    tensors = serving_tensors(arm)
-    tensors = {
-        name: value.to(dtype or value.dtype) if value.is_floating_point() else value
-        for name, value in tensors.items()
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(tensors, path))
-    write_json(folder / "config.json", serving_config(arm))
+    write_checkpoint(folder, serving_tensors(arm), serving_config(arm), dtype)
 
 
 def serving_tensors(arm: Arm) -> Tensors:
@@ -57,7 +49,6 @@ def serving_tensors(arm: Arm) -> Tensors:
     if arm.confidence is not None:
         parts = arm.confidence.state_dict()
         tensors |= {CONFIDENCE + name: value for name, value in parts.items()}
-    tensors = {name: value.detach().contiguous() for name, value in tensors.items()}
     if arm.draft_ids is not None:
         tensors["d2t"] = arm.draft_ids - torch.arange(len(arm.draft_ids))
     return tensors

@@ -152,7 +152,31 @@ class DrafterLayer(nn.Module):
         return block + self.mlp(self.post_attention_layernorm(block))
 
 
-class DFlashDrafter(nn.Module, Pretrained):
+class Drafter(nn.Module):
+    """What every drafter has: a config, layers, a final norm and so a dtype."""
+
+    def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin for ``[N, T]`` positions."""
+        config = self.config
+        return rotary_angles(
+            positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
+        )
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for this drafter's keys and values."""
+        config, weight = self.config, self.norm.weight
+        return KVCache(
+            len(self.layers),
+            rows,
+            config.num_key_value_heads,
+            capacity,
+            config.head_dim,
+            weight.device,
+            weight.dtype,
+        )
+
+
+class DFlashDrafter(Drafter, Pretrained):
     """The drafter network: context projection, a few layers, a final norm."""
 
     architecture = "DFlashDraftModel"
@@ -208,22 +232,3 @@ class DFlashDrafter(nn.Module, Pretrained):
         for index, layer in enumerate(self.layers):
             block = layer(block, context, angles, mask, cache, index)
         return self.norm(block)
-
-    def angles(self, positions: torch.Tensor):
-        config = self.config
-        return rotary_angles(
-            positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
-        )
-
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """An empty cache for this drafter's keys and values."""
-        config, weight = self.config, self.norm.weight
-        return KVCache(
-            config.num_hidden_layers,
-            rows,
-            config.num_key_value_heads,
-            capacity,
-            config.head_dim,
-            weight.device,
-            weight.dtype,
-        )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xpress_lab.cache import KVCache
-from xpress_lab.drafters.dflash import RMSNorm, SwiGLU, rotary_angles, rotate
+from xpress_lab.drafters.dflash import Drafter, RMSNorm, SwiGLU, rotate
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class EagleLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class EagleDrafter(nn.Module):
+class EagleDrafter(Drafter):
     """Projection of the taps, one layer, a final norm; table and head are borrowed."""
 
     def __init__(self, config: EagleConfig):
@@ -123,22 +123,3 @@ class EagleDrafter(nn.Module):
         angles = self.angles(positions)
         joined = layer.join(embedded, hidden)
         return layer.after(hidden, layer.self_attn(joined, angles, mask, cache))
-
-    def angles(self, positions: torch.Tensor):
-        config = self.config
-        return rotary_angles(
-            positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
-        )
-
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """An empty cache for the one layer's keys and values."""
-        config, weight = self.config, self.norm.weight
-        return KVCache(
-            1,
-            rows,
-            config.num_key_value_heads,
-            capacity,
-            config.head_dim,
-            weight.device,
-            weight.dtype,
-        )

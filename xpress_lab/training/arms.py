@@ -31,28 +31,35 @@ def new_base(
     draft_ids: torch.Tensor | None = None,
 ) -> Arm:
     """A drafter of the recipe's size, started from the target's last layers."""
-    config = target.config
     torch.manual_seed(seed)
     drafter = DFlashDrafter(
         DFlashConfig(
-            hidden_size=config.hidden_size,
-            intermediate_size=recipe.intermediate_size or config.intermediate_size,
+            **target_sizes(target, recipe),
             num_hidden_layers=recipe.drafter_layers,
-            num_attention_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            head_dim=target.head_dim,
-            vocab_size=config.vocab_size,
-            num_target_layers=config.num_hidden_layers,
-            target_layer_ids=recipe.target_layer_ids
-            or default_taps(config.num_hidden_layers, 3),
             mask_token_id=target.mask_token_id,
             block_size=recipe.block_size,
-            rope_theta=target.rope_theta,
             tap_norm=recipe.tap_norm,
         )
     )
     start_from_target(drafter, target, recipe.norm_scale)
     return Arm("dflash", drafter, draft_ids=draft_ids)
+
+
+def target_sizes(target: Target, recipe: ArmRecipe) -> dict:
+    """Settings in which a new drafter follows its target, taps included."""
+    config = target.config
+    layers = config.num_hidden_layers
+    return {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": recipe.intermediate_size or config.intermediate_size,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": target.head_dim,
+        "vocab_size": config.vocab_size,
+        "num_target_layers": layers,
+        "target_layer_ids": recipe.target_layer_ids or default_taps(layers, 3),
+        "rope_theta": target.rope_theta,
+    }
 
 
 def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:

@@ -3,11 +3,12 @@
 import json
 from dataclasses import asdict
 
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab
 from xpress_lab.pocket.corpus import examples, grade
 from xpress_lab.presets import FAMILIES
 from xpress_lab.statistics import distinct_n, longest_run
+from xpress_lab.training.monitoring import greedy_tau
 
 WHAT = {
     "target": "A Qwen3-style causal LM, trained here from nothing on generated text.",
@@ -41,11 +42,14 @@ def write_cards(lab: Lab, prompts: dict[str, list[str]]) -> None:
     """README.md beside every checkpoint, with what was measured on ``prompts``."""
     tier, results = lab.tier, {"target": _target_result(lab)}
     kinds = ("base", "dflash", "markov", "xpress")
-    taus = {kind: _tau(lab, kind, prompts) for kind in kinds}
-    texts = sum(map(len, prompts.values()))
+    asked = [prompt for texts in prompts.values() for prompt in texts]
+    taus = {
+        kind: greedy_tau(lab.target, lab.block_method(kind, DEFAULT_PASSES), asked)
+        for kind in kinds
+    }
     for kind, tau in taus.items():
         results[kind] = (
-            f"Greedy tau {tau:.2f}, pooled over {texts} held-out prompts "
+            f"Greedy tau {tau:.2f}, pooled over {len(asked)} held-out prompts "
             f"(beside it: {', '.join(f'{k} {t:.2f}' for k, t in taus.items())})."
         )
     for stage, result in results.items():
@@ -63,22 +67,7 @@ def write_cards(lab: Lab, prompts: dict[str, list[str]]) -> None:
             result=result,
             **made,
         )
-        write_whole(
-            folder / "README.md",
-            lambda p, text=text: p.write_text(text, encoding="utf-8"),
-        )
-
-
-def _tau(lab: Lab, kind: str, prompts: dict[str, list[str]]) -> float:
-    """Pooled greedy tau of an arm."""
-    method = lab.block_method(kind, DEFAULT_PASSES)
-    rounds = [
-        r
-        for texts in prompts.values()
-        for prompt in texts
-        for r in lab.generate(prompt, method, keep_trace=False).rounds
-    ]
-    return sum(r.emitted for r in rounds) / len(rounds)
+        write_text(folder / "README.md", text)
 
 
 def _target_result(lab: Lab) -> str:

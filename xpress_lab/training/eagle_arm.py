@@ -7,31 +7,18 @@ import torch
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.eagle import EagleConfig, EagleDrafter
 from xpress_lab.presets import ArmRecipe
-from xpress_lab.target import Target, default_taps
+from xpress_lab.target import Target
+from xpress_lab.training.arms import target_sizes
 from xpress_lab.training.eagle_loss import eagle_loss
 from xpress_lab.training.states import StateStore
 from xpress_lab.training.trainer import Fit, Schedule, fit
 
 
 def new_eagle(target: Target, recipe: ArmRecipe, seed: int) -> EagleDrafter:
-    """An untrained drafter of one layer, as wide as the target."""
-    config = target.config
+    """An untrained drafter of one layer, of the recipe's size."""
     torch.manual_seed(seed)
-    return EagleDrafter(
-        EagleConfig(
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_attention_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            head_dim=target.head_dim,
-            vocab_size=config.vocab_size,
-            num_target_layers=config.num_hidden_layers,
-            target_layer_ids=recipe.target_layer_ids
-            or default_taps(config.num_hidden_layers, 3),
-            chain=recipe.chain,
-            rope_theta=target.rope_theta,
-        )
-    )
+    config = EagleConfig(**target_sizes(target, recipe), chain=recipe.chain)
+    return EagleDrafter(config)
 
 
 def train_eagle(

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.methods import PlainDecoding
 from xpress_lab.pocket.corpus import examples
 from xpress_lab.presets import FAMILIES
@@ -82,13 +82,9 @@ def write_prompts(prompts: dict[str, list[str]], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for family, texts in prompts.items():
         lines = "".join(json.dumps({"turns": [text]}) + "\n" for text in texts)
-        write_whole(
-            folder / f"{family}.jsonl",
-            lambda p, lines=lines: p.write_text(lines, encoding="utf-8"),
-        )
+        write_text(folder / f"{family}.jsonl", lines)
 
 
 def write_fingerprints(marks: Iterable[str], path: Path) -> None:
     """One a line, sorted."""
-    text = "\n".join(sorted(marks)) + "\n"
-    write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, "\n".join(sorted(marks)) + "\n")

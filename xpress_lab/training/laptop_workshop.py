@@ -10,7 +10,7 @@ import torch
 
 from xpress_lab.checkpoints import Arm
 from xpress_lab.fetching import fetch_target, weights_digest
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.presets import Tier
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_base
@@ -117,9 +117,7 @@ class LaptopWorkshop(Workshop):
         questions = unseen([*rest, *own, *templates], marks)
         random.Random(seed).shuffle(questions)
         text = json.dumps(questions, ensure_ascii=False)
-        write_whole(
-            self.product("questions"), lambda p: p.write_text(text, encoding="utf-8")
-        )
+        write_text(self.product("questions"), text)
         self.say(
             f"{len(questions)} questions: {len(own)} own, {len(templates)} templates, "
             f"{len(rest)} of the benchmarks' unevaluated prompts."

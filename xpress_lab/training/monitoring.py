@@ -8,6 +8,7 @@ import copy
 from xpress_lab.checkpoints import Arm
 from xpress_lab.decoding import decode
 from xpress_lab.lab import arm_method
+from xpress_lab.methods import Method
 from xpress_lab.target import Target
 
 
@@ -18,7 +19,13 @@ def online_tau(
     arm = copy.deepcopy(arm)
     for module in arm.modules():
         module.to(target.dtype).eval()
-    method = arm_method(arm, target)
+    return greedy_tau(target, arm_method(arm, target), prompts, max_new_tokens)
+
+
+def greedy_tau(
+    target: Target, method: Method, prompts: list[str], max_new_tokens: int = 128
+) -> float:
+    """Tokens emitted per verification, pooled over greedy answers."""
     rounds = [
         r
         for prompt in prompts

@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from xpress_lab.benchmarks.hub_prompts import BOXED, PASSES
 from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.target import Target
 
 EVALUATED = 128  # prompts a benchmark that the protocol takes (methods 6.2)
 OWN_BATCH = 48
-BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 def fingerprint(question: str) -> str:
@@ -77,8 +77,7 @@ def own_questions(target: Target, count: int, path: Path, seed: int = 0) -> list
             new = _ask(target, prefix)
             done += new
             bar.update(len(new))
-            text = json.dumps(done, ensure_ascii=False)
-            write_whole(path, lambda p, t=text: p.write_text(t, encoding="utf-8"))
+            write_text(path, json.dumps(done, ensure_ascii=False))
     return done[:count]
 
 
@@ -156,8 +155,7 @@ CODE = (
     "Write a function to {task}. Explain how it works.",
     "Write a Python program that reads its input from stdin and prints the answer: "
     "{task}.",
-    "Write a solution to the following problem and make sure that it passes the tests:"
-    '\n```python\ndef solve(values):\n    """ {Task}.\n    """\n```',
+    PASSES + '\n```python\ndef solve(values):\n    """ {Task}.\n    """\n```',
     "Fix and test a Python function that should {task}.",
 )
 TOPICS = (
@@ -199,7 +197,7 @@ def _math(lottery: random.Random) -> str:
     numbers["c"] = lottery.randint(2, 12)
     thing = lottery.choice(THINGS)
     text = lottery.choice(MATH)
-    return text.format(name=name, other=other, thing=thing, **numbers) + f"\n{BOXED}"
+    return text.format(name=name, other=other, thing=thing, **numbers) + BOXED
 
 
 def _code(lottery: random.Random) -> str:

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.presets import ResponseRecipe
 from xpress_lab.target import Target
 from xpress_lab.training.texts import TextSet
@@ -57,8 +57,7 @@ def write_responses(
 
 
 def _write(path: Path, answers: list[Pair]) -> None:
-    text = json.dumps(answers)
-    write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(answers))
 
 
 def _read(path: Path) -> list[Pair]:

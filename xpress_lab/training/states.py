@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_text
 from xpress_lab.target import Target
 from xpress_lab.training.texts import TextSet
 
@@ -116,8 +116,7 @@ class StateStore:
             texts = self.texts.select(rows)
             self._write(rows, target_states(self.target, texts, self.tap_ids))
             if index % 50 == 49 or index == len(batches) - 1:
-                text = json.dumps(index + 1)
-                write_whole(done_file, lambda p, text=text: p.write_text(text))
+                write_text(done_file, json.dumps(index + 1))
 
     def _write(self, rows: torch.Tensor, states: States) -> None:
         both = torch.cat([states.taps, states.last], dim=-1).to(self.dtype)

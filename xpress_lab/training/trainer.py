@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from xpress_lab.errors import LabError
+from xpress_lab.errors import LabError, first_line
 from xpress_lab.files import write_whole
 from xpress_lab.training.workers import Workers
 
@@ -168,9 +168,9 @@ def _resume(path: Path, module, optimizer, schedule) -> tuple[int, list, float]:
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
     except Exception as error:  # any unreadable or foreign file
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
         raise LabError(
-            f"Cannot resume from {path} ({why}); delete it to start again."
+            f"Cannot resume from {path} ({first_line(error, 120)}); "
+            "delete it to start again."
         ) from error
     if len(state["rows"]) > schedule.steps:
         raise LabError(f"{path} holds more than {schedule.steps} steps; delete it.")

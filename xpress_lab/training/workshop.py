@@ -5,7 +5,6 @@ goes on where it stopped. What differs between tiers, where the target and the
 questions come from, is in the two subclasses.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,7 +14,7 @@ import torch
 
 from xpress_lab.checkpoints import Arm, load_arm, save_arm, save_eagle
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_whole
+from xpress_lab.files import write_json, write_whole
 from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
@@ -186,8 +185,4 @@ class Workshop:
             "machine": machine(),
             "versions": versions(),
         }
-        text = json.dumps(made, indent=2) + "\n"
-        write_whole(
-            self.out / stage / "training.json",
-            lambda p: p.write_text(text, encoding="utf-8"),
-        )
+        write_json(self.out / stage / "training.json", made)
