@@ -36,7 +36,7 @@ from xpress_lab.training.losses import (
     slot_weights,
 )
 from xpress_lab.training.monitoring import online_tau
-from xpress_lab.training.states import StateStore, target_states
+from xpress_lab.training.states import StateFolder, StateStore, target_states
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Monitor, Schedule, fit
 
@@ -273,9 +273,13 @@ def test_parts_of_the_loss_add_up_and_reach_every_parameter(target, texts, kind)
 # --- states on disk -----------------------------------------------------------
 
 
+def new_store(target, texts, where, dtype=torch.bfloat16, shard=50) -> StateStore:
+    return StateStore(StateFolder(target, TAPS, where, dtype), texts, shard)
+
+
 def test_stored_states_are_those_of_a_fresh_run(target, texts, tmp_path):
     """Row by row, whatever the padding; probabilities come out normalised."""
-    store = StateStore(target, texts, TAPS, tmp_path, torch.float64)
+    store = new_store(target, texts, tmp_path, torch.float64)
     for rows in ([0, 1], [1], [1, 0]):
         rows = torch.tensor(rows)
         read = store.read(rows)
@@ -308,28 +312,45 @@ def test_a_store_interrupted_goes_on_and_is_not_built_twice(
     monkeypatch.setattr(states_module, "target_states", counted)
     monkeypatch.setattr(states_module, "ROWS", 2)
     with pytest.raises(KeyboardInterrupt):
-        StateStore(target, many, TAPS, tmp_path)
-    StateStore(target, many, TAPS, tmp_path)
-    assert len(calls) == 60 + 15  # of 65 batches, 50 had been noted
-    before = len(calls)
-    store = StateStore(target, many, TAPS, tmp_path)
-    assert len(calls) == before
+        new_store(target, many, tmp_path)
+    new_store(target, many, tmp_path)
+    assert len(calls) == 60 + 15  # of 65 batches, two shards of 25 had been kept
+    store = new_store(target, many, tmp_path)
+    assert len(calls) == 75
     fresh = target_states(target, many.select(torch.tensor([129])), TAPS)
     read = store.read(torch.tensor([129]))
     assert_close(read.last, fresh.last, rtol=1e-2, atol=1e-2)
-    other = StateStore(target, texts, TAPS, tmp_path)
-    assert other.path != store.path
+    new_store(target, texts, tmp_path)  # other texts: made anew
+    assert len(calls) == 76
+
+
+def test_states_of_another_target_or_of_other_taps_are_not_read(target, tmp_path):
+    other = toys.tiny_target(seed=8)
+    paths = {
+        StateFolder(target, TAPS, tmp_path).path,
+        StateFolder(other, TAPS, tmp_path).path,
+        StateFolder(target, (0, 1), tmp_path).path,
+        StateFolder(target, TAPS, tmp_path, torch.float32).path,
+    }
+    assert len(paths) == 4
 
 
 def test_a_disk_too_small_for_the_states_is_one_clear_sentence(
     target, texts, tmp_path, monkeypatch
 ):
     def full(*_, **__):
-        raise RuntimeError("unable to resize file: No space left on device")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "from_file", full)
-    with pytest.raises(LabError, match="GB are needed"):
-        StateStore(target, texts, TAPS, tmp_path)
+    monkeypatch.setattr(states_module, "save_file", full)
+    with pytest.raises(LabError, match="GB more are needed"):
+        new_store(target, texts, tmp_path)
+
+
+def test_a_damaged_shard_of_states_is_named(target, texts, tmp_path):
+    path = new_store(target, texts, tmp_path).folder.file(0)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(LabError, match="0000.safetensors is damaged"):
+        new_store(target, texts, tmp_path)
 
 
 # --- draft vocabulary ---------------------------------------------------------

@@ -88,6 +88,26 @@ class KVCache:
                 raise LabError(f"Cannot roll a cache of {now} tokens back to {new}.")
         self.lengths = list(wanted)
 
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows alone, in this order; rows that stay in place cost nothing.
+
+        Args:
+            rows: numbers of present rows, each at most once.
+        """
+        if len(set(rows)) < len(rows) or not set(rows) <= set(range(len(self.lengths))):
+            raise LabError(
+                f"Cannot keep rows {list(rows)} of a cache of {len(self.lengths)} rows."
+            )
+        moved = [place for place, row in enumerate(rows) if place != row]
+        sources = [rows[place] for place in moved]
+        end = max((self.lengths[row] for row in sources), default=0)
+        for buffers in (self.keys, self.values):
+            for layer, stored in enumerate(buffers):
+                if moved:
+                    stored[moved, :, :end] = stored[sources, :, :end]
+                buffers[layer] = stored[: len(rows)]
+        self.lengths = [self.lengths[row] for row in rows]
+
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of the tokens from ``start`` on, keep those at ``start + places`` alone.
 

@@ -88,7 +88,7 @@ class Target:
     @property
     def pad_id(self) -> int:
         """Filler of short rows; attention never sees it, so any id will do."""
-        pad = self.tokenizer.pad_token_id
+        pad = self.tokenizer.pad_token_id if self.tokenizer else None
         return pad if pad is not None else self.stop_ids[0] if self.stop_ids else 0
 
     @property

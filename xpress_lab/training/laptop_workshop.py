@@ -25,7 +25,6 @@ from xpress_lab.training.questions import (
     template_questions,
     unseen,
 )
-from xpress_lab.training.responses import write_responses
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Monitor
 from xpress_lab.training.workshop import ARMS, Workshop
@@ -74,13 +73,7 @@ class LaptopWorkshop(Workshop):
 
     @cached_property
     def responses(self) -> TextSet:
-        return write_responses(
-            self.target,
-            self.questions[self.watched :],
-            self.tier.responses,
-            self.work / "responses",
-            self.tier.seed,
-        )
+        return self.answers(self.questions[self.watched :])
 
     def new_base(self) -> Arm:
         chosen = choose_draft_vocabulary(

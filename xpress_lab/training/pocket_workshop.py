@@ -22,7 +22,6 @@ from xpress_lab.training.held_out import (
     write_fingerprints,
     write_prompts,
 )
-from xpress_lab.training.responses import write_responses
 from xpress_lab.training.target_training import new_target_model, train_target
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.workshop import ARMS, SHIPPED_DTYPE, Workshop
@@ -61,8 +60,7 @@ class PocketWorkshop(Workshop):
     def responses(self) -> TextSet:
         recipe, seed = self.tier.responses, self.tier.seed
         prompts = [e.prompt for e in training_mix(recipe.prompts, seed + 1)]
-        where = self.work / "responses"
-        return write_responses(self.target, prompts, recipe, where, seed)
+        return self.answers(prompts)
 
     def new_base(self) -> Arm:
         return new_base(self.target, self.tier.arm, self.tier.seed)

@@ -2,19 +2,22 @@
 
 A drafter reads the target's hidden states and is judged by its distribution. Neither
 changes while drafters train, yet the target costs more than they do. So its states
-are written to disk, one record per token, and a training step only reads.
+are kept on disk, one record a token, and a training step only reads. Whoever writes
+the texts saves them at once; what is missing is computed here.
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_text
+from xpress_lab.files import write_whole
 from xpress_lab.target import Target
 from xpress_lab.training.texts import TextSet
 
@@ -50,87 +53,130 @@ def target_states(target: Target, texts: TextSet, tap_ids: tuple[int, ...]) -> S
     return States(taps, last, lse)
 
 
-class StateStore:
-    """States of a whole text set in one file, read by text.
+class StateFolder:
+    """Where states of one target at given taps are kept, a file per shard of texts.
 
-    The file's name tells texts, target and taps, so a store is never read for
-    others. Building goes on where it was interrupted.
-
-    Args:
-        folder: where the file is kept.
-        dtype: of taps and last states on disk.
+    The folder's name tells target, taps and dtype, and each file its texts, so that
+    states are never read for others.
     """
 
     def __init__(
         self,
         target: Target,
-        texts: TextSet,
         tap_ids: tuple[int, ...],
         folder: Path,
         dtype: torch.dtype = torch.bfloat16,
     ):
-        self.target, self.texts, self.tap_ids = target, texts, tap_ids
-        self.dtype = dtype
+        self.target, self.tap_ids, self.dtype = target, tap_ids, dtype
         self.width = (len(tap_ids) + 1) * target.config.hidden_size
-        self.offsets = torch.cat([torch.zeros(1).long(), texts.lengths.cumsum(0)])
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{self._key()}.states"
-        tokens = int(self.offsets[-1])
-        self.gigabytes = tokens * (self.width * dtype.itemsize + 4) / 1e9
-        self._states = self._map("", tokens * self.width, dtype).view(-1, self.width)
-        self._lse = self._map(".lse", tokens, torch.float32)
-        self._build()
+        self.path = folder / self._key()
 
-    def read(self, rows: torch.Tensor) -> States:
-        """States of some texts, as :meth:`TextSet.select` pads them.
+    def gigabytes(self, tokens: int) -> float:
+        """Room that the states of so many tokens take."""
+        return tokens * (self.width * self.dtype.itemsize + 4) / 1e9
 
-        Records past a text's end are those of its neighbours; no block sees them.
-        """
-        length = int(self.texts.lengths[rows].max())
-        places = self.offsets[rows][:, None] + torch.arange(length)
-        places = places.clamp_max(len(self._lse) - 1)
-        size = self.target.config.hidden_size
-        both = self._states[places].to(self.target.dtype)
-        return States(both[..., :-size], both[..., -size:], self._lse[places])
+    def file(self, shard: int) -> Path:
+        return self.path / f"{shard:04d}.safetensors"
 
-    def _map(self, suffix: str, size: int, dtype: torch.dtype) -> torch.Tensor:
-        name = str(self.path) + suffix
+    def has(self, shard: int, texts: TextSet) -> bool:
+        """Whether the states of exactly these texts are there."""
+        if not self.file(shard).is_file():
+            return False
+        with self.open(shard) as file:
+            return file.metadata()["texts"] == _fingerprint(texts)
+
+    def open(self, shard: int):
+        """A shard's file, whose tensors are read slice by slice."""
         try:
-            return torch.from_file(name, shared=True, size=size, dtype=dtype)
-        except RuntimeError as error:
+            return safe_open(self.file(shard), "pt")
+        except (SafetensorError, OSError) as error:
             raise LabError(
-                f"Cannot keep the target's states in {self.path.parent}: "
-                f"{self.gigabytes:.1f} GB are needed there."
+                f"{self.file(shard)} is damaged; delete it and run again."
             ) from error
 
-    def _build(self) -> None:
-        done_file = self.path.with_suffix(".done")
-        order = self.texts.lengths.argsort(stable=True)
-        batches = order.split(ROWS)
-        done = json.loads(done_file.read_text()) if done_file.is_file() else 0
-        if done == len(batches):
-            return
-        what = f"target states ({self.gigabytes:.1f} GB)"
-        for index in tqdm(range(done, len(batches)), what, initial=done):
-            rows = batches[index]
-            texts = self.texts.select(rows)
-            self._write(rows, target_states(self.target, texts, self.tap_ids))
-            if index % 50 == 49 or index == len(batches) - 1:
-                write_text(done_file, json.dumps(index + 1))
+    def save(self, shard: int, texts: TextSet, states, lse) -> None:
+        """Keep ``[tokens, width]`` states and ``[tokens]`` lse, text after text."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        tensors = {"states": states.to(self.dtype), "lse": lse.float()}
+        about = {"texts": _fingerprint(texts)}
+        try:
+            write_whole(self.file(shard), lambda p: save_file(tensors, p, about))
+        except (LabError, SafetensorError) as error:
+            raise LabError(
+                f"Cannot keep the target's states in {self.path}: "
+                f"{self.gigabytes(len(states)):.2f} GB more are needed there."
+            ) from error
 
-    def _write(self, rows: torch.Tensor, states: States) -> None:
-        both = torch.cat([states.taps, states.last], dim=-1).to(self.dtype)
-        for row, text in enumerate(rows.tolist()):
-            start, length = int(self.offsets[text]), int(self.texts.lengths[text])
-            self._states[start : start + length] = both[row, :length]
-            self._lse[start : start + length] = states.lse[row, :length]
+    def compute(self, shard: int, texts: TextSet) -> None:
+        """Run the target over the texts of a shard and keep its states."""
+        order = texts.lengths.argsort(stable=True)
+        states: list = [None] * len(texts)
+        lse: list = [None] * len(texts)
+        for rows in order.split(ROWS):
+            part = texts.select(rows)
+            read = target_states(self.target, part, self.tap_ids)
+            both = torch.cat([read.taps, read.last], dim=-1)
+            for place, row in enumerate(rows.tolist()):
+                length = int(texts.lengths[row])
+                states[row] = both[place, :length].to(self.dtype)
+                lse[row] = read.lse[place, :length]
+        self.save(shard, texts, torch.cat(states), torch.cat(lse))
 
     def _key(self) -> str:
-        """Texts, weights, taps and dtype in sixteen hex digits."""
+        """Weights, taps and dtype in sixteen hex digits."""
         mark = hashlib.blake2b(digest_size=8)
-        for tensor in (self.texts.tokens, self.texts.lengths):
-            mark.update(tensor.contiguous().numpy())
         for tensor in self.target.model.state_dict().values():
             mark.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
         mark.update(repr((self.tap_ids, self.dtype)).encode())
         return mark.hexdigest()
+
+
+class StateStore:
+    """States of a whole text set, read by text.
+
+    Args:
+        folder: where states are kept. Shards that are missing there are computed.
+        shard: texts a file, as they were written.
+    """
+
+    def __init__(self, folder: StateFolder, texts: TextSet, shard: int):
+        self.folder, self.texts, self.shard = folder, texts, shard
+        parts = torch.arange(len(texts)).split(shard)
+        sets = [texts.select(rows) for rows in parts]
+        missing = [i for i, part in enumerate(sets) if not folder.has(i, part)]
+        tokens = sum(int(sets[i].lengths.sum()) for i in missing)
+        what = f"target states ({folder.gigabytes(tokens):.1f} GB)"
+        for index in tqdm(missing, what, disable=not missing):
+            folder.compute(index, sets[index])
+        self.starts = torch.cat(
+            [part.lengths.cumsum(0) - part.lengths for part in sets]
+        ).tolist()
+        self._files = [folder.open(index) for index in range(len(sets))]
+
+    @property
+    def target(self) -> Target:
+        return self.folder.target
+
+    def read(self, rows: torch.Tensor) -> States:
+        """States of some texts, as :meth:`TextSet.select` pads them, zero behind."""
+        records = [self._record(row) for row in rows.tolist()]
+        both = pad_sequence([both for both, _ in records], True)
+        both = both.to(self.target.dtype)
+        lse = pad_sequence([lse for _, lse in records], True, torch.nan)
+        size = self.target.config.hidden_size
+        return States(both[..., :-size], both[..., -size:], lse)
+
+    def _record(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        file, start = self._files[row // self.shard], self.starts[row]
+        end = start + int(self.texts.lengths[row])
+        return file.get_slice("states")[start:end], file.get_slice("lse")[start:end]
+
+
+def _fingerprint(texts: TextSet) -> str:
+    """Token ids and lengths, padding aside."""
+    mark = hashlib.blake2b(digest_size=8)
+    mark.update(texts.lengths.contiguous().numpy())
+    mark.update(texts.prompt_lengths.contiguous().numpy())
+    place = torch.arange(texts.tokens.shape[1])
+    mark.update(texts.tokens[place < texts.lengths[:, None]].numpy())
+    return mark.hexdigest()

@@ -19,10 +19,11 @@ from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
-from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.arms import new_arm, target_sizes, train_arm
 from xpress_lab.training.eagle_arm import new_eagle, train_eagle
 from xpress_lab.training.ngram_counting import count_ngrams
-from xpress_lab.training.states import StateStore
+from xpress_lab.training.responses import write_responses
+from xpress_lab.training.states import StateFolder, StateStore
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit, Monitor
 from xpress_lab.training.workers import Workers
@@ -136,8 +137,21 @@ class Workshop:
 
     def states(self, taps: tuple[int, ...]) -> StateStore:
         """The target's states of its responses; the main process writes them."""
+        shard = self.tier.responses.batch
         with self.workers.main_first():
-            return StateStore(self.target, self.responses, taps, self.work / "states")
+            folder = StateFolder(self.target, taps, self.work / "states")
+            return StateStore(folder, self.responses, shard)
+
+    def answers(self, prompts: list[str]) -> TextSet:
+        """The target's answers, kept in ``work`` with its states at the taps."""
+        taps = target_sizes(self.target, self.tier.arm)["target_layer_ids"]
+        return write_responses(
+            prompts,
+            self.tier.responses,
+            self.work / "responses",
+            StateFolder(self.target, taps, self.work / "states"),
+            self.tier.seed,
+        )
 
     def monitor(self, arm: Arm) -> Monitor | None:
         """What is watched while an arm trains; nothing unless a tier says so."""
