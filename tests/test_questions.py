@@ -19,6 +19,8 @@ from xpress_lab.benchmarks import hub_prompts
 from xpress_lab.benchmarks.hub_prompts import SOURCES, fetch_prompts
 from xpress_lab.benchmarks.prompts import read_prompts
 from xpress_lab.errors import LabError
+from xpress_lab.training import questions as questions_module
+from xpress_lab.training.answers import answer
 from xpress_lab.training.questions import (
     EVALUATED,
     evaluated,
@@ -83,20 +85,20 @@ def test_templates_are_many_different_and_seeded():
 def test_own_questions_go_on_after_an_interruption(talker, tmp_path, monkeypatch):
     whole = own_questions(talker, 60, tmp_path / "whole.json")
     assert len(whole) == 60 and all(len(q.split()) > 2 for q in whole)
-    generate, calls = talker.model.generate, []
+    calls = []
 
-    def killed(**options):
+    def killed(*arguments):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(1)
-        return generate(**options)
+        return answer(*arguments)
 
-    monkeypatch.setattr(talker.model, "generate", killed)
+    monkeypatch.setattr(questions_module, "answer", killed)
     with pytest.raises(KeyboardInterrupt):
         own_questions(talker, 10_000, tmp_path / "cut.json")
     kept = json.loads((tmp_path / "cut.json").read_text("utf-8"))
     assert kept
-    monkeypatch.setattr(talker.model, "generate", generate)
+    monkeypatch.undo()
     assert own_questions(talker, 60, tmp_path / "cut.json")[: len(kept)] == kept[:60]
 
 

@@ -41,9 +41,14 @@ def made(tmp_path_factory):
     return out, said
 
 
+def named(said: list[str]) -> list[str]:
+    """Stages in the order of what was said about them, one or several a line."""
+    return [stage for line in said for stage in line.split(":")[0].split(", ")]
+
+
 def test_all_stages_run_and_leave_loadable_weights(made):
     out, said = made
-    assert [line.split(":")[0] for line in said] == list(PocketWorkshop.stages)
+    assert named(said) == list(PocketWorkshop.stages)
     lab = Lab(TINY, out, torch.device("cpu"), torch.float32)
     for kind in ("dflash", "markov", "xpress"):
         assert lab.arm(kind).kind == kind
@@ -74,7 +79,7 @@ def test_optional_heads_are_trained_by_name_and_lose_nothing(made, tmp_path):
     shutil.copytree(out / "work" / "responses", work / "responses")
     said = []
     PocketWorkshop(tier, tmp_path, work).run(stages, said.append)
-    assert [line.split(":")[0] for line in said] == list(stages)
+    assert named(said) == list(stages)
     lab = Lab(tier, tmp_path, torch.device("cpu"), torch.float32)
     plain = lab.generate("Where does Anna live?", "ar", max_new_tokens=20)
     for stage in stages:
@@ -96,6 +101,7 @@ def test_a_second_run_finds_everything_present(made):
 
 
 def test_the_same_seed_gives_the_same_weights(made, tmp_path):
+    """Of an arm too that is trained alone, and not beside the others."""
     out, _ = made
     again = PocketWorkshop(TINY, tmp_path, tmp_path / "work")
     again.run(("target", "responses", "base", "xpress"), say=lambda _: None)

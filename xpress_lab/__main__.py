@@ -2,4 +2,5 @@
 
 from xpress_lab.cli import app
 
-app()
+if __name__ == "__main__":  # arms train in processes that import this module anew
+    app()

@@ -66,7 +66,7 @@ def answer(
         tokens, places = chosen[staying][:, None], ends[staying]
         last, taps = target.states(tokens, cache, tap_ids)
         last = last[:, 0]
-        kept.put(going, places, taps[:, 0], last)
+        kept.put(going, places, None if taps is None else taps[:, 0], last)
     pairs = [(p, t[len(p) :]) for p, t in zip(prompts, texts, strict=True)]
     return Answers(pairs, *kept.of([len(text) for text in texts]))
 
@@ -101,8 +101,8 @@ class _Kept:
         self.states = torch.zeros(rows, length, width, dtype=torch.bfloat16, **where)
         self.lse = torch.full((rows, length), torch.nan, **where)
 
-    def put(self, rows, places, taps: torch.Tensor, last: torch.Tensor) -> None:
-        both = torch.cat([taps, last], dim=-1)
+    def put(self, rows, places, taps: torch.Tensor | None, last: torch.Tensor) -> None:
+        both = last if taps is None else torch.cat([taps, last], dim=-1)
         self.states[rows, places] = both.to(self.states.dtype)
 
     def of(self, lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

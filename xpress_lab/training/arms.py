@@ -131,6 +131,7 @@ def train_arm(
     folder: Path,
     seed: int = 0,
     monitor: Monitor | None = None,
+    row: int = 0,
 ) -> Fit:
     """Fit a drafter and its head to the target's texts, in place."""
     config, texts = arm.drafter.config, store.texts
@@ -158,4 +159,6 @@ def train_arm(
     schedule = Schedule(
         steps, recipe.learning_rate, recipe.warmup, accumulate=recipe.accumulate
     )
-    return fit(arm.kind, parts, loss_of, schedule, folder, seed, monitor=monitor)
+    return fit(
+        arm.kind, parts, loss_of, schedule, folder, seed, monitor=monitor, row=row
+    )

@@ -22,7 +22,12 @@ def new_eagle(target: Target, recipe: ArmRecipe, seed: int) -> EagleDrafter:
 
 
 def train_eagle(
-    drafter: EagleDrafter, store: StateStore, recipe: ArmRecipe, folder: Path, seed: int
+    drafter: EagleDrafter,
+    store: StateStore,
+    recipe: ArmRecipe,
+    folder: Path,
+    seed: int = 0,
+    row: int = 0,
 ) -> Fit:
     """Fit a drafter to the target's texts, in place."""
     borrowed = Borrowed(store.target)
@@ -33,4 +38,4 @@ def train_eagle(
         return eagle_loss(drafter, borrowed, texts, states, recipe.unrolled)
 
     schedule = Schedule(recipe.steps["eagle"], recipe.learning_rate, recipe.warmup)
-    return fit("eagle", drafter, loss_of, schedule, folder, seed)
+    return fit("eagle", drafter, loss_of, schedule, folder, seed, row=row)

@@ -33,6 +33,7 @@ class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
 
     stages = ("target", "responses", "ngram", "prompts", "base", *ARMS, "cards")
+    arms_beside = True
 
     def product(self, stage: str) -> Path:
         return {

@@ -15,16 +15,18 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from xpress_lab.benchmarks.hub_prompts import BOXED, PASSES
 from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
 from xpress_lab.files import write_text
+from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
+from xpress_lab.training.answers import answer
 
 EVALUATED = 128  # prompts a benchmark that the protocol takes (methods 6.2)
-OWN_BATCH = 48
+OWN_BATCH, OWN_LONGEST = 96, 96  # questions a batch, tokens a question
+OWN_SAMPLING = Sampling(temperature=1.0, top_k=50)
 
 
 def fingerprint(question: str) -> str:
@@ -61,24 +63,32 @@ def unseen(questions: Iterable[str], marks: set[str]) -> list[str]:
     return list(kept.values())
 
 
-@torch.inference_mode()
 def own_questions(target: Target, count: int, path: Path, seed: int = 0) -> list[str]:
     """``count`` questions that the target writes itself, kept in ``path``.
 
     Goes on where an earlier run stopped. Questions that never end are dropped.
     """
     done = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    prefix = torch.tensor([_before_the_question(target)] * OWN_BATCH)
     with tqdm(total=count, desc="own questions", initial=len(done)) as bar:
         for batch in itertools.count(len(done)):
             if len(done) >= count:
                 break
-            torch.manual_seed(seed * 1_000_003 + batch)
-            new = _ask(target, prefix)
+            new = _ask(target, seed * 1_000_003 + batch)
             done += new
             bar.update(len(new))
             write_text(path, json.dumps(done, ensure_ascii=False))
     return done[:count]
+
+
+def _ask(target: Target, seed: int) -> list[str]:
+    prefixes = [_before_the_question(target)] * OWN_BATCH
+    written = answer(target, prefixes, (), OWN_SAMPLING, OWN_LONGEST, seed)
+    texts = []
+    for _, row in written.pairs:
+        if row[-1] in target.stop_ids:
+            text = target.tokenizer.decode(row, skip_special_tokens=True).strip()
+            texts += [text] if len(text.split()) > 2 else []
+    return texts
 
 
 def _before_the_question(target: Target) -> list[int]:
@@ -89,25 +99,6 @@ def _before_the_question(target: Target) -> list[int]:
     return target.tokenizer(
         text[: text.index(mark)], add_special_tokens=False
     ).input_ids
-
-
-def _ask(target: Target, prefix: torch.Tensor) -> list[str]:
-    out = target.model.generate(
-        input_ids=prefix.to(target.device),
-        attention_mask=torch.ones_like(prefix, device=target.device),
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=0.95,
-        max_new_tokens=96,
-        pad_token_id=target.pad_id,
-    )[:, prefix.shape[1] :]
-    texts = []
-    for row in out.tolist():
-        if row[-1] in target.stop_ids:
-            text = target.tokenizer.decode(row, skip_special_tokens=True).strip()
-            texts += [text] if len(text.split()) > 2 else []
-    return texts
 
 
 # --- templates ----------------------------------------------------------------

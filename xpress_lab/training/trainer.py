@@ -68,6 +68,7 @@ def fit(
     seed: int = 0,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     monitor: Monitor | None = None,
+    row: int = 0,
 ) -> Fit:
     """Train ``module`` in place.
 
@@ -80,6 +81,7 @@ def fit(
         folder: where the state is kept (``state.pt``), to resume from.
         on_step: called after each step, for live plots.
         monitor: scored every so often; ``module`` ends as it was when it scored best.
+        row: place of the progress bar among those of other processes.
     """
     workers = Workers()
     optimizer = torch.optim.AdamW(
@@ -93,7 +95,12 @@ def fit(
     started = time.perf_counter()
     steps = range(first, schedule.steps)
     bar = tqdm(
-        steps, name, initial=first, total=schedule.steps, disable=not workers.is_main
+        steps,
+        name,
+        initial=first,
+        total=schedule.steps,
+        position=row,
+        disable=not workers.is_main,
     )
     for step in bar:
         for group in optimizer.param_groups:

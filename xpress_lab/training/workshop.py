@@ -7,7 +7,7 @@ questions come from, is in the two subclasses.
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -23,17 +23,15 @@ from xpress_lab.training.arms import new_arm, target_sizes, train_arm
 from xpress_lab.training.eagle_arm import new_eagle, train_eagle
 from xpress_lab.training.ngram_counting import count_ngrams
 from xpress_lab.training.responses import write_responses
+from xpress_lab.training.side_by_side import side_by_side
 from xpress_lab.training.states import StateFolder, StateStore
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Fit, Monitor
 from xpress_lab.training.workers import Workers
 
 ARMS = ("dflash", "markov", "xpress")
-OPTIONAL = (
-    "eagle",
-    "markov-gated",
-    "markov-rnn",
-)  # trained when they are asked for by name
+OPTIONAL = ("eagle", "markov-gated", "markov-rnn")  # trained when asked for by name
+AFTER_BASE = (*ARMS, *OPTIONAL)
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -47,6 +45,7 @@ class Workshop:
     """
 
     stages: tuple[str, ...] = ("base", *ARMS)
+    arms_beside = False  # whether arms train side by side, a core each
 
     def __init__(self, tier: Tier, out: Path, work: Path):
         self.tier, self.out, self.work = tier, out, work
@@ -65,21 +64,40 @@ class Workshop:
                 f"or, optional, {', '.join(OPTIONAL)}."
             )
         self.say = say if self.workers.is_main else lambda _: None
-        for stage in (stage for stage in known if stage in wanted):
+        for group in self._groups([stage for stage in known if stage in wanted]):
             started = time.perf_counter()
-            state = "present"
-            if not self.product(stage).exists():
-                self._make(stage)
-                state = f"{time.perf_counter() - started:.0f} s"
+            missing = [stage for stage in group if not self.product(stage).exists()]
+            if len(missing) > 1:
+                self.states(self.taps)  # first: the arms only read
+                side_by_side(self.anew(), missing)
+            elif missing:
+                self._make(missing[0])
             self.workers.wait()
-            self.say(f"{stage}: {state}")
+            spent = f"{time.perf_counter() - started:.0f} s" if missing else "present"
+            self.say(f"{', '.join(group)}: {spent}")
+
+    def _groups(self, stages: list[str]) -> list[list[str]]:
+        """Stages one by one, but neighbouring arms together if they share the cores."""
+        alone = self.workers.count > 1 or self.workers.device.type != "cpu"
+        together = () if alone or not self.arms_beside else AFTER_BASE
+        groups: list[list[str]] = []
+        for stage in stages:
+            if stage in together and groups and groups[-1][0] in together:
+                groups[-1].append(stage)
+            else:
+                groups.append([stage])
+        return groups
 
     def _make(self, stage: str) -> None:
         """Arms are trained by all processes, the rest by the main one."""
-        if stage in ("base", *ARMS, *OPTIONAL):
+        if stage == "base" or stage in AFTER_BASE:
             self.train_arm(stage)
         elif self.workers.is_main:
             self.make(stage)
+
+    def anew(self) -> Callable[[str, int], None]:
+        """:meth:`train_arm` of this workshop as another process builds it."""
+        return partial(_train_anew, type(self), self.tier, self.out, self.work)
 
     def product(self, stage: str) -> Path:
         """The file or folder that says that a stage is done."""
@@ -101,11 +119,11 @@ class Workshop:
     def new_base(self) -> Arm:
         raise NotImplementedError
 
-    def train_arm(self, stage: str) -> None:
+    def train_arm(self, stage: str, row: int = 0) -> None:
         """Train the base drafter, or an arm that goes on from it."""
         recipe, seed = self.tier.arm, self.tier.seed
         if stage == "eagle":
-            return self.train_eagle()
+            return self.train_eagle(row)
         if stage == "base":
             arm = self.new_base()
         else:
@@ -120,17 +138,18 @@ class Workshop:
             self.work / stage,
             seed,
             self.monitor(arm),
+            row,
         )
         if self.workers.is_main:
             self.write_log(stage, done, store.texts)
             save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 
-    def train_eagle(self) -> None:
+    def train_eagle(self, row: int = 0) -> None:
         """Train an EAGLE-3 drafter from nothing."""
         recipe, seed = self.tier.arm, self.tier.seed
         drafter = new_eagle(self.target, recipe, seed)
         store = self.states(drafter.config.target_layer_ids)
-        done = train_eagle(drafter, store, recipe, self.work / "eagle", seed)
+        done = train_eagle(drafter, store, recipe, self.work / "eagle", seed, row)
         if self.workers.is_main:
             self.write_log("eagle", done, store.texts)
             save_eagle(drafter, self.out / "eagle", SHIPPED_DTYPE)
@@ -142,14 +161,18 @@ class Workshop:
             folder = StateFolder(self.target, taps, self.work / "states")
             return StateStore(folder, self.responses, shard)
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The target's layers that drafters read."""
+        return target_sizes(self.target, self.tier.arm)["target_layer_ids"]
+
     def answers(self, prompts: list[str]) -> TextSet:
         """The target's answers, kept in ``work`` with its states at the taps."""
-        taps = target_sizes(self.target, self.tier.arm)["target_layer_ids"]
         return write_responses(
             prompts,
             self.tier.responses,
             self.work / "responses",
-            StateFolder(self.target, taps, self.work / "states"),
+            StateFolder(self.target, self.taps, self.work / "states"),
             self.tier.seed,
         )
 
@@ -200,3 +223,9 @@ class Workshop:
             "versions": versions(),
         }
         write_json(self.out / stage / "training.json", made)
+
+
+def _train_anew(kind: type[Workshop], tier: Tier, out, work, stage: str, row: int):
+    workshop = kind(tier, out, work)
+    workshop.say = print
+    workshop.train_arm(stage, row)
