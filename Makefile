@@ -47,6 +47,7 @@ train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 PASSES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --methods markov,xpress \
     --passes 0,4,6,fixed --limit 72
 TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 \
+    --rescoring marginals,paths \
     --methods ar,dflash,xpress,dflash+ddtree,dflash+presto,xpress+ddtree,xpress+presto \
     --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
