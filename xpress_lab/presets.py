@@ -129,9 +129,9 @@ LAPTOP = Tier(
         greedy_share=0.5,
         temperature=0.7,
         max_new_tokens=320,
-        batch=96,
-        own_questions=3_000,
-        templates=2_400,
+        batch=192,
+        own_questions=2_000,
+        templates=1_500,
     ),
     arm=ArmRecipe(
         block_size=8,
