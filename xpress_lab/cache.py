@@ -112,6 +112,29 @@ class KVCache:
                 stored[:, :, start + still : end] = stored[:, :, moved]
         self.crop(end)
 
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows alone, in this order; the others' places are given up.
+
+        A row stays in its place or moves into one that is given up, which copies
+        what it holds. So a row that leaves costs one other row's copy at most, and
+        those that are left lie together.
+        """
+        count, known = len(rows), range(len(self.lengths))
+        late = [row for place, row in enumerate(rows) if row != place]
+        if not set(rows) <= set(known) or any(row < count for row in late):
+            raise LabError(
+                f"Cannot keep rows {list(rows)} of {len(self.lengths)}: each must stay "
+                f"in its place or come from behind the first {count}."
+            )
+        for place, row in enumerate(rows):
+            if row != place:
+                held = self.lengths[row]
+                for stored in (*self.keys, *self.values):
+                    stored[place, :, :held] = stored[row, :, :held]
+        self.lengths = [self.lengths[row] for row in rows]
+        self.keys = [keys[:count] for keys in self.keys]
+        self.values = [values[:count] for values in self.values]
+
     def _places(self, new: int):
         device = self.keys[0].device
         lengths = torch.tensor(self.lengths, device=device)
