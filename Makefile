@@ -50,6 +50,8 @@ TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 
     --rescoring marginals,paths \
     --methods ar,dflash,xpress,dflash+ddtree,dflash+presto,xpress+ddtree,xpress+presto \
     --temperature 0 --temperature 1
+BATCHES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --batch-size 1,4,16,32 \
+    --limit 22 --turns 5 --methods ar,dflash,markov,xpress --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
@@ -58,6 +60,8 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(PASSES) --temperature 1 --seed 0 --seed 1 --seed 2 --out data/results/passes-T1.csv
 	rm -f data/results/trees.csv
 	$(TREES) --out data/results/trees.csv
+	rm -f data/results/batches.csv
+	$(BATCHES) --out data/results/batches.csv
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks

@@ -10,13 +10,9 @@
 import pytest
 import torch
 import toys
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from xpress_lab.cache import KVCache
 from xpress_lab.decoding import decode
-from xpress_lab.errors import LabError
 from xpress_lab.methods import PlainDecoding
 from xpress_lab.presets import ResponseRecipe
 from xpress_lab.sampling import Sampling
@@ -88,43 +84,6 @@ def test_sampled_answers_follow_the_target(target):
 
     assert toys.chi_square(drawn, law(sampling), toys.VOCAB) > 1e-4
     assert toys.chi_square(drawn, law(Sampling(1.0)), toys.VOCAB) < 1e-6
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
-def test_selected_rows_keep_their_keys(lengths, data):
-    rows = data.draw(st.permutations(range(len(lengths))))
-    rows = rows[: data.draw(st.integers(0, len(lengths)))]
-    cache = KVCache(2, len(lengths), 1, 5, 3)
-    for layer in range(2):
-        cache.keys[layer].normal_()
-        cache.values[layer].normal_()
-    cache.lengths = list(lengths)
-    before = [
-        (k.clone(), v.clone()) for k, v in zip(cache.keys, cache.values, strict=True)
-    ]
-    cache.select(rows)
-    assert cache.lengths == [lengths[row] for row in rows]
-    for layer, (keys, values) in enumerate(before):
-        assert len(cache.keys[layer]) == len(rows)
-        for place, row in enumerate(rows):
-            kept = slice(lengths[row])
-            assert torch.equal(cache.keys[layer][place, :, kept], keys[row, :, kept])
-            assert torch.equal(
-                cache.values[layer][place, :, kept], values[row, :, kept]
-            )
-
-
-@pytest.mark.parametrize("rows", [[0, 0], [2], [-1]])
-def test_rows_that_do_not_exist_cannot_be_selected(rows):
-    with pytest.raises(LabError, match="2 rows"):
-        KVCache(1, 2, 1, 4, 2).select(rows)
-
-
-def test_rows_that_stay_in_place_are_not_copied():
-    cache = KVCache(1, 3, 1, 4, 2)
-    home = cache.keys[0].data_ptr()
-    cache.select([0, 2])
-    assert cache.keys[0].data_ptr() == home
 
 
 # --- shards -------------------------------------------------------------------

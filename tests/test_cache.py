@@ -184,6 +184,52 @@ def test_rows_of_different_length_cannot_be_kept_alike():
         cache.keep(2, [0])
 
 
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    leaving=st.sets(st.integers(0, 5)),
+    shuffled=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_rows_that_are_kept_hold_what_they_held(lengths, leaving, shuffled):
+    """Each stays or moves into a place that is given up; then life goes on."""
+    count, generator = len(lengths), torch.Generator().manual_seed(1)
+    cache = KVCache(LAYERS, count, HEADS, CAPACITY, DIM)
+    lists = ListCache(count)
+    written = fresh(count, 6, generator)
+    lists.write(written)
+    for layer, (keys, values) in enumerate(written):
+        cache.update(keys, values, layer)
+    cache.advance(6)
+    cache.crop(lengths)
+    lists.crop(lengths)
+
+    left = [row for row in range(count) if row not in leaving]
+    late = [row for row in left if row >= len(left)]
+    shuffled.shuffle(late)
+    rows = [place if place in left else late.pop() for place in range(len(left))]
+    cache.keep_rows(rows)
+    assert cache.lengths == [lengths[row] for row in rows]
+    if not rows:
+        return
+    lists.rows = [lists.rows[row] for row in rows]
+    written = fresh(len(rows), 2, generator)
+    lists.write(written)
+    for layer, (keys, values) in enumerate(written):
+        read = cache.update(keys, values, layer)
+        for row, length in enumerate(cache.lengths):
+            for tensor, part in zip(read, (0, 1), strict=True):
+                stored = [pair[part] for pair in lists.rows[row][layer]]
+                assert torch.equal(tensor[row, :, : length + 2], torch.stack(stored, 1))
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [2, 1], [0, 0], [0, 3], [-1]], ids=str)
+def test_rows_that_would_overwrite_each_other_are_refused(rows):
+    cache = KVCache(1, 3, 1, 8, 1)
+    with pytest.raises(LabError, match="Cannot keep rows"):
+        cache.keep_rows(rows)
+    assert len(cache.lengths) == len(cache.keys[0]) == 3
+
+
 @pytest.mark.parametrize("lengths", [[3, 5], [5, 2]])
 def test_ragged_rows_of_a_target_read_as_if_each_were_alone(target, lengths):
     """Two texts of different length in one batch: logits as from separate passes."""

@@ -69,7 +69,12 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--device", "tpu"), "Unknown device"),
         (("generate", QUESTION, "--dtype", "int3"), "Unknown dtype"),
         (("bench", "--benchmarks", "trivia"), "Unknown benchmark"),
-        (("bench", "--batch-size", "4"), "batch_size 4"),
+        (("bench", "--batch-size", "4,many"), "--batch-size takes"),
+        (("bench", "--batch-size", "0"), "--batch-size takes"),
+        (("bench", "--batch-size", "64", "--limit", "3"), "need 64 prompts"),
+        (("bench", "--batch-size", "2", "--methods", "xpress+ddtree"), "token trees"),
+        (("bench", "--batch-size", "2", "--seed", "0", "--seed", "1"), "one --seed"),
+        (("generate", QUESTION, QUESTION, "--method", "dflash+ddtree"), "token trees"),
         (("bench", "--budget", "16,many"), "--budget takes"),
         (("bench", "--methods", "xpress+ddtree", "--rescoring", "x"), "rescoring 'x'"),
         (("generate", QUESTION, "--rescoring", "paths"), "not for xpress"),
@@ -96,6 +101,33 @@ def test_bench_then_tables(run, tmp_path):
     assert json.loads(run("tables", out, "--json").stdout) == lines
     shown = run("tables", out).stdout
     assert "published: Qwen3-8B" in shown and "GSM8K" in shown
+
+
+def test_batches_then_tables(run, tmp_path):
+    out = str(tmp_path / "batches.csv")
+    asked = ["bench", "--limit", "1", "--max-new-tokens", "16", "--out", out]
+    asked += ["--methods", "ar,dflash", "--batch-size", "3,1", "--turns", "1", "--json"]
+    lines = json.loads(run(*asked).stdout.splitlines()[-1])
+    cases = {(line["arm"], line["batch_size"]) for line in lines}
+    assert cases == {("ar", 1), ("ar", 3), ("dflash", 1), ("dflash", 3)}
+    assert all(line["tokens_per_second"] > 0 for line in lines)
+    assert json.loads(run("tables", out, "--json").stdout) == lines
+    assert "Tokens a second" in run("tables", out).stdout
+
+
+def test_several_prompts_are_answered_side_by_side(run):
+    asked = [QUESTION, "Where does Anna live?", QUESTION]
+    how = ("--temperature", "1", "--max-new-tokens", "40", "--json")
+    found = json.loads(run("generate", *asked, "--seed", "5", *how).stdout)
+    alone = [
+        json.loads(run("generate", prompt, "--seed", str(5 + i), *how).stdout)
+        for i, prompt in enumerate(asked)
+    ]
+    assert [text["tokens"] for text in found] == [text["tokens"] for text in alone]
+    assert found[0]["tokens"] != found[2]["tokens"]
+    shown = run("generate", *asked, "--seed", "5", *how[:-1]).stdout
+    assert all(text["text"].strip() in shown for text in found)
+    assert shown.count("> ") == 3
 
 
 def test_doctor_lists_what_matters(run):

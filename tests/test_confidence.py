@@ -112,11 +112,11 @@ def test_a_cut_that_looks_at_the_draft_itself_is_seen():
 @pytest.mark.parametrize(
     ("logits", "threshold", "kept"),
     [
-        ([[3.0, 1.0, -1.0, 4.0]], 0.5, 2),
-        ([[-1.0, 5.0, 5.0, 5.0]], 0.5, 0),
-        ([[1.0, 1.0, 1.0, 1.0]], 0.7, 4),
-        ([[0.0, 9.0]], 0.5, 2),  # at the threshold is enough
-        ([[3.0, -1.0, 3.0], [3.0, 3.0, -1.0]], 0.5, 2),  # the longest row decides
+        ([[3.0, 1.0, -1.0, 4.0]], 0.5, [2]),
+        ([[-1.0, 5.0, 5.0, 5.0]], 0.5, [0]),
+        ([[1.0, 1.0, 1.0, 1.0]], 0.7, [4]),
+        ([[0.0, 9.0]], 0.5, [2]),  # at the threshold is enough
+        ([[3.0, -1.0, 3.0], [3.0, 3.0, -1.0]], 0.5, [1, 2]),  # each row for itself
     ],
 )
 def test_the_first_unsure_slot_cuts(logits, threshold, kept):

@@ -18,6 +18,7 @@ FLOORS = (
     ("methods",),
     ("tree_methods", "eagle_method"),
     ("decoding", "statistics"),
+    ("batching",),
     ("lab", "hosted"),
     ("benchmarks",),
     ("training",),

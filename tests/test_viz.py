@@ -32,6 +32,7 @@ from xpress_lab.viz.jacobi_grid import (
     show_word,
 )
 from xpress_lab.viz.rounds_grid import rounds_grid
+from xpress_lab.viz.throughput import throughput_curves
 from xpress_lab.viz.widgets import JacobiStepper
 
 WORDS = [" Anna", " lives", " in", " Paris", ".", "\n", "    ", " carpenter", " $", ""]
@@ -270,6 +271,25 @@ def made_up_costs() -> pd.DataFrame:
     )
 
 
+def made_up_batches(temperatures=(0.0, 1.0)) -> pd.DataFrame:
+    cases = itertools.product(temperatures, (1, 4, 16, 32), enumerate(ARMS, 1))
+    return pd.DataFrame(
+        [
+            {
+                "temperature": temperature,
+                "batch_size": size,
+                "arm": arm,
+                **{f"tokens_per_second{end}": 100 * k * size for end in ENDS},
+                **{f"speedup{end}": float(k) for end in ENDS},
+            }
+            for temperature, size, (k, arm) in cases
+        ]
+    )
+
+
+ENDS = ("", "_low", "_high")
+
+
 def all_figures() -> dict:
     passes = made_up_lines([f"xpress K={k}" for k in range(6)] + ["xpress fixed point"])
     blocks = pd.DataFrame({"final_pass": [0, 1, 1, 2, 4]})
@@ -286,6 +306,7 @@ def all_figures() -> dict:
         "convergence": acceptance.convergence_curve(blocks, slots=15),
         "convergence alone": acceptance.convergence_curve(blocks),
         "stages": acceptance.stage_bars(made_up_costs()),
+        "batches": throughput_curves(made_up_batches()),
     }
 
 
@@ -341,6 +362,20 @@ def test_convergence_counts_blocks_final_by_each_pass():
     blocks = pd.DataFrame({"final_pass": [0, 1, 1, 2]})
     fig = acceptance.convergence_curve(blocks, slots=3)
     np.testing.assert_allclose(fig.axes[0].lines[0].get_ydata(), [0.25, 0.75, 1, 1])
+
+
+def test_batches_are_drawn_by_arm_beside_their_speed_up():
+    fig = throughput_curves(made_up_batches((0.0,)))
+    speed, over = fig.axes
+    for k, (line, ratio) in enumerate(zip(speed.lines, over.lines, strict=True), 1):
+        assert line.get_xdata().tolist() == [1, 4, 16, 32]
+        assert line.get_ydata().tolist() == [100 * k, 400 * k, 1600 * k, 3200 * k]
+        assert set(ratio.get_ydata()) == {k}
+    names = [text.get_text() for text in speed.texts]
+    assert names == [style.label_of(arm) for arm in ARMS]
+    assert [tick.get_text() for tick in over.get_xticklabels()] == "1 4 16 32".split()
+    without_plain = made_up_batches((0.0,)).assign(speedup=float("nan"))
+    assert not throughput_curves(without_plain).axes[1].texts
 
 
 def test_end_labels_keep_their_distance():

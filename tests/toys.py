@@ -18,7 +18,7 @@ from xpress_lab.methods import BlockMethod, Proposal
 from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.refiners.markov import GatedMarkovHead, MarkovHead, RNNMarkovHead
 from xpress_lab.refiners.xpress import XPressHead
-from xpress_lab.target import Target, TargetOutput
+from xpress_lab.target import Target, TargetOutput, at_each
 
 VOCAB, HIDDEN, LAYERS = 40, 32, 4
 MASK_ID = VOCAB - 1
@@ -255,6 +255,7 @@ class EnumerableTarget:
         tap_ids=(),
         *,
         last_only=False,
+        ends=None,
         positions=None,
         visible=None,
     ) -> TargetOutput:
@@ -266,7 +267,7 @@ class EnumerableTarget:
         """
         new, length = tokens.shape[1], cache.length
         if positions is None:
-            positions = (length + torch.arange(new)).expand(len(tokens), -1)
+            positions = torch.tensor(cache.lengths)[:, None] + torch.arange(new)
         if visible is None:
             visible = torch.arange(length + new) <= positions[:, :, None]
         places, seen = cache.update(
@@ -284,7 +285,9 @@ class EnumerableTarget:
             "nta,ntac->ntc", before, self.logits[:, tokens].movedim(0, 2)
         )
         taps = self.tapped[tokens] if tap_ids else None
-        return TargetOutput(logits[:, -1:] if last_only else logits, taps)
+        if last_only:
+            logits = logits[:, -1:] if ends is None else at_each(logits, ends)
+        return TargetOutput(logits, taps)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.embedding[tokens]

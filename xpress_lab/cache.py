@@ -88,26 +88,6 @@ class KVCache:
                 raise LabError(f"Cannot roll a cache of {now} tokens back to {new}.")
         self.lengths = list(wanted)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows alone, in this order; rows that stay in place cost nothing.
-
-        Args:
-            rows: numbers of present rows, each at most once.
-        """
-        if len(set(rows)) < len(rows) or not set(rows) <= set(range(len(self.lengths))):
-            raise LabError(
-                f"Cannot keep rows {list(rows)} of a cache of {len(self.lengths)} rows."
-            )
-        moved = [place for place, row in enumerate(rows) if place != row]
-        sources = [rows[place] for place in moved]
-        end = max((self.lengths[row] for row in sources), default=0)
-        for buffers in (self.keys, self.values):
-            for layer, stored in enumerate(buffers):
-                if moved:
-                    stored[moved, :, :end] = stored[sources, :, :end]
-                buffers[layer] = stored[: len(rows)]
-        self.lengths = [self.lengths[row] for row in rows]
-
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of the tokens from ``start`` on, keep those at ``start + places`` alone.
 
@@ -131,6 +111,29 @@ class KVCache:
             for stored in (*self.keys, *self.values):
                 stored[:, :, start + still : end] = stored[:, :, moved]
         self.crop(end)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows alone, in this order; the others' places are given up.
+
+        A row stays in its place or moves into one that is given up, which copies
+        what it holds. So a row that leaves costs one other row's copy at most, and
+        those that are left lie together.
+        """
+        count, known = len(rows), range(len(self.lengths))
+        late = [row for place, row in enumerate(rows) if row != place]
+        if not set(rows) <= set(known) or any(row < count for row in late):
+            raise LabError(
+                f"Cannot keep rows {list(rows)} of {len(self.lengths)}: each must stay "
+                f"in its place or come from behind the first {count}."
+            )
+        for place, row in enumerate(rows):
+            if row != place:
+                held = self.lengths[row]
+                for stored in (*self.keys, *self.values):
+                    stored[place, :, :held] = stored[row, :, :held]
+        self.lengths = [self.lengths[row] for row in rows]
+        self.keys = [keys[:count] for keys in self.keys]
+        self.values = [values[:count] for values in self.values]
 
     def _places(self, new: int):
         device = self.keys[0].device

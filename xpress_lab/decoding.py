@@ -12,7 +12,7 @@ import torch
 
 from xpress_lab.errors import LabError
 from xpress_lab.methods import Method, Request
-from xpress_lab.sampling import Sampling, Streams, draw
+from xpress_lab.sampling import RowStreams, Sampling, Streams, draw
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
 from xpress_lab.trees import placed
@@ -81,6 +81,38 @@ class Generation:
         return self.rounds
 
 
+@dataclass
+class Writer:
+    """Writes a text up to its first stop id or its budget, whichever comes first."""
+
+    text: Generation
+    budget: int
+    stops: frozenset[int]
+    on_tokens: Callable[[list[int]], None] | None = None
+
+    def write(self, tokens: list[int]) -> int:
+        """Append what still may go in; how many tokens that were."""
+        tokens = tokens[: self.budget - len(self.text.tokens)]
+        stop = next((i for i, t in enumerate(tokens) if t in self.stops), len(tokens))
+        tokens = tokens[: stop + 1]
+        self.text.tokens += tokens
+        if self.on_tokens:
+            self.on_tokens(tokens)
+        return len(tokens)
+
+    @property
+    def finished(self) -> bool:
+        tokens = self.text.tokens
+        return len(tokens) >= self.budget or tokens[-1] in self.stops
+
+    def close(self, watch: Stopwatch, tokenizer) -> None:
+        """Note the times so far and put the ids into words."""
+        self.text.seconds = dict(watch.seconds)
+        if tokenizer is not None:
+            words = tokenizer.decode(self.text.tokens, skip_special_tokens=True)
+            self.text.text = words
+
+
 @torch.inference_mode()
 def decode(
     target: Target,
@@ -111,30 +143,18 @@ def decode(
     streams = Streams(seed, target.device)
     watch = Stopwatch(target.device)
     text = Generation(list(prompt), block_size=method.block_size)
+    writer = Writer(text, max_new_tokens, stops, on_tokens)
     cache, drafting = target.new_cache(1, capacity), method.begin(capacity)
-
-    def emit(tokens: list[int]) -> int:
-        """Append up to a stop id or the budget; how many went in."""
-        tokens = tokens[: max_new_tokens - len(text.tokens)]
-        stop = next((i for i, t in enumerate(tokens) if t in stops), len(tokens))
-        tokens = tokens[: stop + 1]
-        text.tokens += tokens
-        if on_tokens:
-            on_tokens(tokens)
-        return len(tokens)
-
-    def finished() -> bool:
-        return len(text.tokens) >= max_new_tokens or text.tokens[-1] in stops
 
     ids = torch.tensor([text.prompt], device=target.device)
     out = target.forward(ids, cache, method.tap_ids, last_only=True)
     anchor, taps = choose(out.logits[:, -1], sampling, streams), out.taps
     before_anchor, start = ids[:, -1], len(prompt)
     fresh = torch.cat([ids[:, 1:], anchor[:, None]], dim=1)
-    emit(anchor.tolist())
+    writer.write(anchor.tolist())
     watch.lap("prefill")
 
-    while not finished():
+    while not writer.finished:
         proposal = drafting.propose(
             Request(anchor, before_anchor, taps, start, fresh),
             sampling,
@@ -161,7 +181,7 @@ def decode(
             said, shape = [block_ids[row] for row in rows[1:]], (tree.parents, rows[1:])
             cache.keep(start, rows)
         kept, next_token = len(said), int(anchor)
-        emitted = emit([*said, next_token])
+        emitted = writer.write([*said, next_token])
         trace = [step[0].tolist() for step in proposal.trace or []]
         text.rounds.append(
             Round(kept, emitted, proposal.passes, block_ids, next_token, trace, *shape)
@@ -172,13 +192,13 @@ def decode(
         fresh = torch.cat([block[:, rows][:, 1:], anchor[:, None]], dim=1)
         watch.lap("accept")
 
-    text.seconds = dict(watch.seconds)
-    if target.tokenizer is not None:
-        text.text = target.tokenizer.decode(text.tokens, skip_special_tokens=True)
+    writer.close(watch, target.tokenizer)
     return text
 
 
-def choose(logits: torch.Tensor, sampling: Sampling, streams: Streams) -> torch.Tensor:
+def choose(
+    logits: torch.Tensor, sampling: Sampling, streams: Streams | RowStreams
+) -> torch.Tensor:
     """The target's own next token for ``[N, V]`` logits."""
     if sampling.greedy:
         return logits.argmax(dim=-1)

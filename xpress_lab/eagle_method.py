@@ -1,18 +1,20 @@
 """`eagle`: drafts a chain token by token, each step on the drafter's own state."""
 
+from collections.abc import Sequence
+
 import torch
 
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.eagle import EagleDrafter
 from xpress_lab.methods import Proposal, Request
 from xpress_lab.sampling import Sampling, draw
-from xpress_lab.target import Target
+from xpress_lab.target import Target, at_each
 
 
 class EagleMethod:
     """An EAGLE-3 drafter; a block is the anchor and ``chain`` drafts."""
 
-    name = "eagle"
+    name, batched = "eagle", True
 
     def __init__(self, target: Target, drafter: EagleDrafter):
         self.drafter, self.borrowed = drafter, Borrowed(target)
@@ -20,8 +22,8 @@ class EagleMethod:
         self.block_size = self.budget + 1
         self.tap_ids = drafter.config.target_layer_ids
 
-    def begin(self, capacity: int) -> "EagleDrafting":
-        return EagleDrafting(self, capacity)
+    def begin(self, capacity: int, rows: int = 1) -> "EagleDrafting":
+        return EagleDrafting(self, capacity, rows)
 
     def describe(self) -> str:
         taps = ",".join(map(str, self.tap_ids))
@@ -31,15 +33,18 @@ class EagleMethod:
 class EagleDrafting:
     """The drafter's cache. Keys made from its own states never outlive a round."""
 
-    def __init__(self, method: EagleMethod, capacity: int):
+    def __init__(self, method: EagleMethod, capacity: int, rows: int = 1):
         self.method = method
-        self.cache = method.drafter.new_cache(1, capacity)
+        self.cache = method.drafter.new_cache(rows, capacity)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.cache.keep_rows(rows)
 
     def propose(
         self, request: Request, sampling: Sampling, noise_stream, watch, keep_trace
     ) -> Proposal:
         hidden = self.hidden_states(request)
-        verified = self.cache.length
+        verified = self.cache.lengths
         drafts, rows = [], []
         for step in range(self.method.block_size - 1):
             if step:
@@ -58,25 +63,33 @@ class EagleDrafting:
     def hidden_states(self, request: Request) -> torch.Tensor:
         """Columns of newly verified tokens, from the target's taps: ``[N, 1, H]``,
         the newest one's state."""
-        drafter, start = self.method.drafter, self.cache.length
+        drafter, device = self.method.drafter, request.taps.device
         dtype, new = drafter.norm.weight.dtype, request.taps.shape[1]
-        places = torch.arange(start, start + new, device=request.taps.device)
-        causal = torch.arange(start + new, device=places.device) <= places[:, None]
+        held = torch.tensor(self.cache.lengths, device=device)
+        places = held[:, None] + torch.arange(new, device=device)
         states = drafter(
             self.method.borrowed.embed(request.fresh).to(dtype),
             drafter.project(request.taps.to(dtype)),
-            places[None],
+            places,
             self.cache,
-            causal[None, None],
+            self._causal(places),
         )
         self.cache.advance(new)
-        return states[:, -1:]
+        self.cache.crop(request.starts)  # padding of rows with fewer new columns
+        starts = torch.tensor(request.starts, device=device)
+        return at_each(states, starts - held - 1)
 
     def _step(self, token: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """One column further: the last draft with the last state."""
-        drafter, place = self.method.drafter, self.cache.length
-        positions = torch.full((1, 1), place, device=token.device)
+        drafter = self.method.drafter
+        places = torch.tensor(self.cache.lengths, device=token.device)[:, None]
         embedded = self.method.borrowed.embed(token)[:, None].to(hidden.dtype)
-        states = drafter(embedded, hidden, positions, self.cache)
+        mask = self._causal(places) if self.cache.ragged else None
+        states = drafter(embedded, hidden, places, self.cache, mask)
         self.cache.advance(1)
         return states
+
+    def _causal(self, places: torch.Tensor) -> torch.Tensor:
+        """``[N, 1, T, keys]``: columns at ``places`` ``[N, T]`` see what is before."""
+        keys = torch.arange(self.cache.length + places.shape[1], device=places.device)
+        return (keys <= places[:, :, None])[:, None]

@@ -1,10 +1,11 @@
 """The Python entry: a tier loaded, and texts out of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from xpress_lab.batching import decode_batch
 from xpress_lab.checkpoints import Arm, load_arm, load_eagle
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import pick_device, pick_dtype
@@ -139,6 +140,34 @@ class Lab:
             max_new_tokens=max_new_tokens,
             seed=seed,
             on_tokens=on_tokens if on_text else None,
+            keep_trace=keep_trace,
+        )
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str],
+        method: str | Method = "xpress",
+        *,
+        passes: int | None = DEFAULT_PASSES,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        draft_temperature: float | None = None,
+        max_new_tokens: int | Sequence[int] = 128,
+        seeds: Sequence[int] | None = None,
+        keep_trace: bool = False,
+    ) -> list[Generation]:
+        """Answer prompts side by side, each as :meth:`generate` would with its seed.
+
+        See :func:`xpress_lab.batching.decode_batch` for the fields.
+        """
+        return decode_batch(
+            self.target,
+            self.method(method, passes) if isinstance(method, str) else method,
+            [self.target.encode(prompt) for prompt in prompts],
+            sampling=Sampling(temperature, top_k, top_p, draft_temperature),
+            max_new_tokens=max_new_tokens,
+            seeds=seeds,
             keep_trace=keep_trace,
         )
 

@@ -1,10 +1,11 @@
 """Methods: what proposes the drafts that the loop verifies.
 
 A method is a choice of drafter, head and solver. Plain decoding is the method whose
-draft is empty. Each method starts one *drafting* per text, which keeps the drafter's
-cache; the loop asks it for one proposal per round.
+draft is empty. Each method starts one *drafting* per text, or per batch of them, which
+keeps the drafter's cache; the loop asks it for one proposal per round.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from xpress_lab.refiners.confidence import (
     check_threshold,
     leading_sure,
 )
-from xpress_lab.sampling import Sampling, gumbel_noise
+from xpress_lab.sampling import Sampling, Stream, gumbel_noise
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
 from xpress_lab.trees import TokenTree
@@ -28,15 +29,24 @@ class Request(NamedTuple):
 
     anchor, before_anchor: ``[N]`` the newest token and the one before it.
     taps: ``[N, C, n*H]`` target states of tokens not seen by the drafter yet.
-    start: position of the anchor.
+    start: position of the anchor, or one a row where rows differ.
     fresh: ``[N, C]`` the token after each of those, the last one is the anchor.
+
+    Rows that have fewer such tokens than C are padded on the right: a row's own are
+    those from what its drafter has seen up to ``start``.
     """
 
     anchor: torch.Tensor
     before_anchor: torch.Tensor
     taps: torch.Tensor | None
-    start: int
+    start: int | Sequence[int]
     fresh: torch.Tensor
+
+    @property
+    def starts(self) -> list[int]:
+        """Position of each row's anchor."""
+        even = isinstance(self.start, int)
+        return [self.start] * len(self.anchor) if even else list(self.start)
 
 
 class Proposal(NamedTuple):
@@ -46,6 +56,7 @@ class Proposal(NamedTuple):
     ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
     the seed and each pass, if kept. tree: how the drafts hang together, ``None`` for
     a chain; its nodes are ``tokens``, one row, and q does not matter to its walk.
+    counts: how many of the S drafts each row means, ``None`` for all.
     """
 
     tokens: torch.Tensor
@@ -53,32 +64,38 @@ class Proposal(NamedTuple):
     passes: int = 0
     trace: list[torch.Tensor] | None = None
     tree: TokenTree | None = None
+    counts: list[int] | None = None
 
 
 class Drafting(Protocol):
-    """One text's worth of drafting state."""
+    """Drafting state of one text, or of several side by side."""
 
     def propose(
         self,
         request: Request,
         sampling: Sampling,
-        noise_stream: torch.Generator,
+        noise_stream: Stream,
         watch: Stopwatch,
         keep_trace: bool,
     ) -> Proposal: ...
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Let the other rows go; see :meth:`xpress_lab.cache.KVCache.keep_rows`."""
 
 
 class Method(Protocol):
     """A named way to draft. ``block_size`` counts the anchor and bounds what a round
     emits; ``budget`` bounds the drafts of a proposal; ``tap_ids`` are the layers whose
-    outputs :class:`Request` must carry."""
+    outputs :class:`Request` must carry; ``batched`` says whether it drafts for several
+    texts at once."""
 
     name: str
     block_size: int
     budget: int
     tap_ids: tuple[int, ...]
+    batched: bool
 
-    def begin(self, capacity: int) -> Drafting: ...
+    def begin(self, capacity: int, rows: int = 1) -> Drafting: ...
 
     def describe(self) -> str: ...
 
@@ -87,9 +104,13 @@ class PlainDecoding:
     """``ar``: no drafts, so every verification emits one token."""
 
     name, block_size, budget, tap_ids = "ar", 1, 0, ()
+    batched = True
 
-    def begin(self, capacity: int) -> "PlainDecoding":
+    def begin(self, capacity: int, rows: int = 1) -> "PlainDecoding":
         return self
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Nothing is kept of any row."""
 
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
         return Proposal(request.anchor.new_empty((len(request.anchor), 0)))
@@ -111,6 +132,8 @@ class BlockMethod:
         confidence: the head by which proposals are cut, ``None`` for none.
         threshold: verify drafts up to the first less likely one; 0 verifies all.
     """
+
+    batched = True
 
     def __init__(
         self,
@@ -134,8 +157,8 @@ class BlockMethod:
         masks = self.borrowed.embed(mask_id).expand(config.block_size - 1, -1)
         self.mask_embeddings = masks.to(drafter.norm.weight.dtype)
 
-    def begin(self, capacity: int) -> "BlockDrafting":
-        return BlockDrafting(self, capacity)
+    def begin(self, capacity: int, rows: int = 1) -> "BlockDrafting":
+        return BlockDrafting(self, capacity, rows)
 
     def describe(self) -> str:
         config, how = self.drafter.config, "bare marginals"
@@ -158,9 +181,12 @@ class BlockMethod:
 class BlockDrafting:
     """The drafter's cache, and one proposal after another."""
 
-    def __init__(self, method: BlockMethod, capacity: int):
+    def __init__(self, method: BlockMethod, capacity: int, rows: int = 1):
         self.method = method
-        self.cache = method.drafter.new_cache(1, capacity)
+        self.cache = method.drafter.new_cache(rows, capacity)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.cache.keep_rows(rows)
 
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
         borrowed = self.method.borrowed
@@ -174,13 +200,14 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        kept = self._kept(hidden, request, solution.tokens)
+        counts = self._counts(hidden, request, solution.tokens)
+        kept = None if counts is None else max(counts)
         scores = solution.scores[:, :kept]
         q = None if noise is None else borrowed.spread(scores.softmax(-1))
         trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
         tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
-        return Proposal(tokens, q, solution.passes, trace)
+        return Proposal(tokens, q, solution.passes, trace, counts=counts)
 
     def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states ``[N, B, H]`` and base logits ``[N, S, D]`` of a block."""
@@ -199,22 +226,45 @@ class BlockDrafting:
         dtype = method.mask_embeddings.dtype
         anchor = method.borrowed.embed(request.anchor)[:, None].to(dtype)
         masks = method.mask_embeddings.expand(len(anchor), -1, -1)
-        end = request.start + method.drafter.config.block_size
-        positions = torch.arange(self.cache.length, end, device=taps.device)[None]
+        positions, visible = self._places(request)
         hidden = method.drafter(
             torch.cat([anchor, masks], dim=1),
             method.drafter.project(taps.to(dtype)),
             positions,
-            cache=self.cache,
+            visible,
+            self.cache,
         )
         self.cache.advance(taps.shape[1])
+        self.cache.crop(request.starts)  # padding of rows with less new context
         return hidden
 
-    def _kept(self, hidden, request, tokens) -> int:
+    def _places(self, request: Request) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Positions ``[N, C + B]`` of new context and block, and the keys
+        ``[N, 1, 1, keys]`` that a row's block sees, ``None`` for all.
+
+        The block's keys are written behind the C places of new context. Where a row
+        fills fewer of them, its positions go on without a gap and the mask leaves the
+        padding out.
+        """
+        device, new = request.taps.device, request.taps.shape[1]
+        slots, lengths = self.method.drafter.config.block_size, self.cache.lengths
+        if all(start == self.cache.length + new for start in request.starts):
+            end = request.starts[0] + slots
+            return torch.arange(self.cache.length, end, device=device)[None], None
+        held = torch.tensor(lengths, device=device)[:, None]
+        start = torch.tensor(request.starts, device=device)[:, None]
+        context = held + torch.arange(new, device=device)
+        block = start + torch.arange(slots, device=device)
+        keys = torch.arange(max(lengths) + new + slots, device=device)
+        behind = (keys >= held + new) & (keys < held + new + slots)
+        visible = (keys < start) | behind
+        return torch.cat([context, block], dim=1), visible[:, None, None]
+
+    def _counts(self, hidden, request, tokens) -> list[int] | None:
         """How many drafts are worth verifying; all unless a threshold is set."""
         method = self.method
         if not method.threshold:
-            return tokens.shape[1]
+            return None
         slots = hidden[:, method.drafter.config.first_slot :]
         anchor = method.borrowed.to_draft(request.anchor)
         previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)

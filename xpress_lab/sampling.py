@@ -5,11 +5,15 @@ acceptance ratio p/q no longer describes the tokens that were drawn. So there is
 one function, :meth:`Sampling.scale`, and both call it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from xpress_lab.errors import LabError
+
+# One generator for all rows of a tensor, or a generator a row.
+Stream = torch.Generator | Sequence[torch.Generator]
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy, as in the authors' harness
 
@@ -93,9 +97,43 @@ class Streams:
         )
 
 
+class RowStreams:
+    """The streams of N rows side by side, each row with its own generators.
+
+    A row draws what it would draw alone, whatever its neighbours draw.
+    """
+
+    def __init__(self, rows: Sequence[Streams]):
+        self.draft = [streams.draft for streams in rows]
+        self.accept = [streams.accept for streams in rows]
+        self.residual = [streams.residual for streams in rows]
+
+
+def uniform(
+    shape: tuple[int, ...],
+    stream: Stream | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    counts: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """Uniform numbers in [0, 1), ``[N, S, ...]``.
+
+    Args:
+        counts: with a generator a row, how many of its S entries each row draws;
+            the others are 1. By default all.
+    """
+    if not isinstance(stream, Sequence):
+        return torch.rand(shape, generator=stream, device=device, dtype=dtype)
+    numbers = torch.ones(shape, device=device, dtype=dtype)
+    counts = [shape[1]] * shape[0] if counts is None else counts
+    for row, count, generator in zip(numbers, counts, stream, strict=True):
+        row[:count].uniform_(generator=generator)
+    return numbers
+
+
 def gumbel_noise(
     shape: tuple[int, ...],
-    generator: torch.Generator | None = None,
+    stream: Stream | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
@@ -103,11 +141,14 @@ def gumbel_noise(
 
     ``argmax(logits + noise)`` is then a draw from ``softmax(logits)``.
     """
-    uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
-    exponential = -torch.log(uniform.clamp_min(1e-20))
+    numbers = uniform(shape, stream, device, dtype)
+    exponential = -torch.log(numbers.clamp_min(1e-20))
     return -torch.log(exponential.clamp_min(1e-20))
 
 
-def draw(probabilities: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def draw(probabilities: torch.Tensor, stream: Stream) -> torch.Tensor:
     """One token per row from ``[N, V]`` probabilities (need not sum to one)."""
-    return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
+    if not isinstance(stream, Sequence):
+        return torch.multinomial(probabilities, 1, generator=stream).squeeze(-1)
+    rows = zip(probabilities, stream, strict=True)
+    return torch.cat([torch.multinomial(p, 1, generator=g) for p, g in rows])

@@ -123,6 +123,7 @@ class Target:
         tap_ids: tuple[int, ...] = (),
         *,
         last_only: bool = False,
+        ends: torch.Tensor | None = None,
         positions: torch.Tensor | None = None,
         visible: torch.Tensor | None = None,
     ) -> TargetOutput:
@@ -131,12 +132,16 @@ class Target:
         Args:
             tap_ids: layers whose *outputs* are wanted; () costs nothing.
             last_only: logits of the last position only (prefill).
+            ends: ``[N]`` which new token is each row's last, where shorter rows are
+                padded on the right; the caller crops the cache to what counts.
             positions: ``[N, T]``, by default each row's next ones.
             visible: ``[N, T, length + T]`` booleans, which cached and new tokens
                 each token sees; by default all up to its own position.
         """
         hidden, taps = self.states(tokens, cache, tap_ids, positions, visible)
-        return TargetOutput(self.head(hidden[:, -1:] if last_only else hidden), taps)
+        if last_only:
+            hidden = hidden[:, -1:] if ends is None else at_each(hidden, ends)
+        return TargetOutput(self.head(hidden), taps)
 
     def states(
         self,
@@ -205,6 +210,11 @@ class Target:
                 self._watched[tap] = output[0] if isinstance(output, tuple) else output
 
             self.layers[tap].register_forward_hook(remember)
+
+
+def at_each(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """One place a row: ``[N, T, H]`` and ``[N]`` to ``[N, 1, H]``."""
+    return states[torch.arange(len(states), device=states.device), places][:, None]
 
 
 def refuse_unless_croppable(config) -> None:

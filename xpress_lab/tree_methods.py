@@ -62,6 +62,8 @@ class TreeMethod:
         how: says the kind of tree in one or two words.
     """
 
+    batched = False  # a tree's mask and its walk are one text's
+
     def __init__(
         self,
         name: str,

@@ -136,14 +136,14 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     for method in methods.values():
         tqdm.write(method.describe())
         _warm_up(lab, method, bench)
-    made = _provenance(lab)
+    made = provenance(lab)
     rows = list(done)
     jobs = list(_jobs(bench))
     for turn, (temperature, seed, name, number, prompt) in enumerate(
         tqdm(jobs, bench.name, disable=None)
     ):
         fresh = []
-        for arm in _rotated(bench.arms, turn):
+        for arm in rotated(bench.arms, turn):
             settings = (arm.passes_label, arm.rescoring_label, methods[arm].budget)
             key = (arm.name, *settings, float(temperature), name, number, seed)
             key = tuple(map(str, key))
@@ -175,7 +175,8 @@ def _jobs(bench: Bench) -> Iterator[tuple]:
                     yield temperature, seed, name, number, prompt
 
 
-def _rotated(arms: tuple, turn: int) -> tuple:
+def rotated(arms: tuple, turn: int) -> tuple:
+    """The same arms, another one first in each turn."""
     shift = turn % len(arms)
     return arms[shift:] + arms[:shift]
 
@@ -229,7 +230,8 @@ def _by_context(text: Generation) -> list[list[int]]:
     return [[n * CONTEXT_STEP, *counts] for n, counts in sorted(stretches.items())]
 
 
-def _provenance(lab: Lab) -> dict:
+def provenance(lab: Lab) -> dict:
+    """The columns that say on what a row was made."""
     target = lab.target
     return {
         "tier": lab.tier.name,
@@ -243,12 +245,12 @@ def _provenance(lab: Lab) -> dict:
     }
 
 
-def append_rows(path: Path, rows: list[dict]) -> None:
+def append_rows(path: Path, rows: list[dict], columns=COLUMNS) -> None:
     """Append whole lines in one write; a header comes first in a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.is_file()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         if new:
             writer.writeheader()
         writer.writerows(rows)
@@ -263,11 +265,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(whole.splitlines()))
 
 
-def rows_to_resume(path: Path | None) -> list[dict[str, str]]:
+def rows_to_resume(path: Path | None, columns=COLUMNS) -> list[dict[str, str]]:
     """Rows that a run goes on from; none without a file."""
     rows = read_rows(path) if path and path.is_file() else []
-    if rows and tuple(rows[0]) != COLUMNS:
-        odd = ", ".join(sorted(set(COLUMNS) ^ set(rows[0]))) or "their order"
+    if rows and tuple(rows[0]) != columns:
+        odd = ", ".join(sorted(set(columns) ^ set(rows[0]))) or "their order"
         raise LabError(
             f"{path} has other columns than this version writes ({odd}): "
             "choose another file."

@@ -51,6 +51,13 @@ def parse_budgets(text: str | None) -> list[int | None]:
     return [b if b is None else int(b) for b in budgets]
 
 
+def parse_sizes(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not all(size.isdigit() and int(size) for size in sizes):
+        raise LabError(f"--batch-size takes numbers such as 1,4,16, not {text!r}.")
+    return tuple(sorted({int(size) for size in sizes}))
+
+
 def show(frame, title: str, digits: int = 2) -> None:
     """Print a data frame as a rich table."""
     table = Table(title=title, title_justify="left")
@@ -78,3 +85,10 @@ def print_summary(lines, as_json: bool) -> None:
                 published_layout(temperature),
                 f"T={temperature:g}, published: Qwen3-8B on one H200",
             )
+
+
+def print_throughput(lines, as_json: bool) -> None:
+    if as_json:
+        typer.echo(lines.to_json(orient="records"))
+        return
+    show(lines, "Tokens a second of whole batches: medians over turns, and quartiles")

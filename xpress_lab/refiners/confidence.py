@@ -46,15 +46,15 @@ class ConfidenceHead(nn.Module, Pretrained):
         return self.proj(hidden.detach()).squeeze(-1)
 
 
-def leading_sure(logits: torch.Tensor, threshold: float) -> int:
-    """How many drafts to verify: up to the first slot below ``threshold``.
+def leading_sure(logits: torch.Tensor, threshold: float) -> list[int]:
+    """How many drafts of each row to verify: up to the first slot below ``threshold``.
 
     Args:
-        logits: ``[N, S]``; of several rows the longest proposal decides.
+        logits: ``[N, S]``.
         threshold: of the probability; 0 keeps all.
     """
     sure = torch.sigmoid(logits) >= threshold
-    return int(sure.long().cumprod(dim=1).sum(dim=1).max())
+    return sure.long().cumprod(dim=1).sum(dim=1).tolist()
 
 
 def check_threshold(threshold: float, confidence: ConfidenceHead | None) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from xpress_lab.batching import close_gaps
 from xpress_lab.cache import KVCache
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
@@ -86,16 +87,11 @@ def choose(logits, sampling: Sampling, generator) -> torch.Tensor:
 
 
 def still_going(chosen: list[int], stops: tuple[int, ...], cache: KVCache) -> list[int]:
-    """Drop ended rows from the cache: the rows that remain, in their new order.
-
-    Holes are filled from the end, so that few rows move.
-    """
-    rows = [place for place, token in enumerate(chosen) if token not in stops]
-    if len(rows) < len(chosen):
-        inner = {row for row in rows if row < len(rows)}
-        outer = iter([row for row in rows if row >= len(rows)])
-        rows = [row if row in inner else next(outer) for row in range(len(rows))]
-        cache.select(rows)
+    """Drop ended rows from the cache: which row now stands in each place."""
+    finished = [token in stops for token in chosen]
+    rows = close_gaps(finished)
+    if any(finished):
+        cache.keep_rows(rows)
     return rows
 
 

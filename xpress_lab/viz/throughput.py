@@ -1,0 +1,67 @@
+"""Figure of batches: how speed grows with the batch, and what speculation adds."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from xpress_lab.viz.acceptance import name_ends
+from xpress_lab.viz.style import in_order, label_of, look_of, tint
+
+PANELS = {"tokens_per_second": "tokens a second", "speedup": "speed-up over plain"}
+
+
+def throughput_curves(lines: pd.DataFrame) -> Figure:
+    """Tokens a second by batch size, and the same over plain decoding; an arm a line.
+
+    A row of panels per temperature; bands are quartiles over turns.
+
+    Args:
+        lines: from :func:`xpress_lab.benchmarks.throughput.throughput_summary`.
+    """
+    temperatures = sorted(lines["temperature"].unique())
+    sizes = sorted(lines["batch_size"].unique())
+    fig, axes = plt.subplots(
+        len(temperatures),
+        len(PANELS),
+        figsize=(10.4, 3.6 * len(temperatures)),
+        sharex=True,
+        sharey="col",
+        squeeze=False,
+    )
+    ends = {}
+    for row, temperature in zip(axes, temperatures, strict=True):
+        at = lines[lines["temperature"] == temperature]
+        for ax, (value, what) in zip(row, PANELS.items(), strict=True):
+            ends[ax] = [_curve(ax, at, arm, value) for arm in in_order(at["arm"])]
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
+            ax.set_ylabel(what)
+            ax.set_ylim(bottom=0)
+            kind = "greedy" if temperature == 0 else "sampling"
+            ax.set_title(f"T = {temperature:g} ({kind})")
+    for ax in axes[-1]:
+        ax.set_xlabel("texts in a batch")
+    for ax, names in ends.items():  # panels share their limits, known only now
+        name_ends(ax, [end for end in names if end[0] == end[0]])
+    return fig
+
+
+def _curve(ax, lines: pd.DataFrame, arm: str, value: str) -> tuple[float, str, str]:
+    """One line with its band; its last height, name and colour."""
+    own, look = lines[lines["arm"] == arm].sort_values("batch_size"), look_of(arm)
+    ax.fill_between(
+        own["batch_size"],
+        own[f"{value}_low"],
+        own[f"{value}_high"],
+        color=tint(look.colour, 0.22),
+        linewidth=0,
+    )
+    ax.plot(
+        own["batch_size"],
+        own[value],
+        color=look.colour,
+        linestyle=look.line,
+        marker=look.marker,
+        ms=4.5,
+    )
+    return own[value].iloc[-1], label_of(arm), look.colour
