@@ -1,6 +1,7 @@
 """`bench`, `tables` and `reproduce`: measuring, and printing what was measured."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,11 @@ from xpress_lab.cli.shared import (
     app,
     clear_errors,
     parse_budgets,
+    parse_counts,
     parse_passes,
+    print_records,
     print_summary,
+    show,
 )
 from xpress_lab.errors import LabError
 
@@ -52,11 +56,26 @@ def bench(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
+    kernels: Annotated[
+        bool, typer.Option(help="Refiner latency by size instead: plain and fast.")
+    ] = False,
+    tune: Annotated[
+        bool, typer.Option(help="Break-even tau, best block and K here instead.")
+    ] = False,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="How often candidate rows fail instead: 16,64,256"),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time for --kernels.")] = 120.0,
     as_json: Json = False,
 ):
     """Measure tau and speed of several methods on the same prompts.
 
     Example: xpress-lab bench --methods ar,dflash,xpress --limit 20 --out mine.csv
+
+    Example: xpress-lab bench --kernels --json > kernels.json
+
+    Example: xpress-lab bench --tune --limit 5
     """
     from xpress_lab.benchmarks import prompts as reading
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
@@ -64,27 +83,68 @@ def bench(
     from xpress_lab.lab import load_lab
 
     with clear_errors():
+        if kernels:
+            return print_records(latencies(device, dtype, seconds), as_json)
         if batch_size != 1:
             raise LabError(f"batch_size {batch_size} is not supported yet: use 1.")
         lab = load_lab(tier, device=device, dtype=dtype)
+        folder = reading.prompt_folder(tier, prompts)
+        wanted = reading.benchmark_names(folder, benchmarks)
+        texts = {n: reading.read_prompts(folder, n, limit) for n in wanted}
+        temperatures, seeds = tuple(temperature or [0.0]), tuple(seed or [0])
+        if tune:
+            return print_tuning(lab, texts, as_json)
+        if candidates is not None:
+            from xpress_lab.benchmarks.certificates import certificate_failures
+
+            counts = parse_counts(candidates, "--candidates")
+            how = counts, temperatures, seeds, max_new_tokens
+            return print_records(certificate_failures(lab, texts, *how), as_json)
         names = lab.trained() if methods == "all" else methods.split(",")
         ks = [parse_passes(k) for k in passes.split(",")]
         arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
-        folder = reading.prompt_folder(tier, prompts)
-        wanted = reading.benchmark_names(folder, benchmarks)
         rows = run_bench(
             lab,
             Bench(
                 arms=arms,
-                prompts={n: reading.read_prompts(folder, n, limit) for n in wanted},
-                temperatures=tuple(temperature or [0.0]),
-                seeds=tuple(seed or [0]),
+                prompts=texts,
+                temperatures=temperatures,
+                seeds=seeds,
                 max_new_tokens=max_new_tokens,
             ),
             out_file,
         )
         lines = summary(rows)
     print_summary(lines, as_json)
+
+
+def latencies(device: str, dtype: str, seconds: float):
+    """Refiner latency by size, with a line of progress for each."""
+    import pandas as pd
+
+    from xpress_lab.benchmarks.refiner_latency import refiner_latency
+    from xpress_lab.devices import pick_device, pick_dtype
+
+    where, kind = pick_device(device), pick_dtype(dtype)
+    say = partial(typer.echo, err=True)
+    return pd.DataFrame(refiner_latency(where, kind, seconds=seconds, say=say))
+
+
+def print_tuning(lab, texts: dict[str, list[str]], as_json: bool) -> None:
+    """The reader's cost model and the published one."""
+    import pandas as pd
+
+    from xpress_lab.benchmarks.cost_model import published_costs, tune, verdict
+
+    measured = tune(lab, [prompt for some in texts.values() for prompt in some])
+    costs = published_costs()
+    if as_json:
+        print_records(pd.concat([measured, costs]), as_json)
+        return
+    show(measured, "Measured here: milliseconds, and the model's speed-up")
+    show(costs, "Published, T=0: the round that tau and speed-up imply, in plain steps")
+    for line in verdict(measured, costs):
+        typer.echo(line)
 
 
 @app.command()
