@@ -31,8 +31,6 @@ few = settings(deadline=None, derandomize=True, max_examples=15)
 
 def load_fused():
     """The Triton kernels, interpreted without a GPU; ``None`` without Triton."""
-    if DEVICE.type == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
     try:
         from xpress_lab.kernels import fused
     except ModuleNotFoundError:
