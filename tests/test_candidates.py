@@ -31,6 +31,7 @@ from xpress_lab.jacobi import solve, solve_in_order
 from xpress_lab.kernels.plain import LANES, first_argmax, read_out
 from xpress_lab.lab import load_lab
 from xpress_lab.sampling import Sampling, gumbel_noise
+from xpress_lab.screening import Screen
 
 HIDDEN = 5
 exact = settings(deadline=None, derandomize=True, max_examples=80)
@@ -104,11 +105,12 @@ problems = st.builds(
 counts = st.sampled_from([1, 2, 3, 8, 16, 300])
 
 
-@given(problems, counts)
+@given(problems, counts, st.booleans())
 @exact
-def test_the_fixed_point_is_that_of_full_passes(problem, count):
+def test_the_fixed_point_is_that_of_full_passes(problem, count, screened):
     """Tokens at any C, and at T > 0 the scores that q is made of."""
-    answer, found = problem.full(), problem.fast(count)
+    screen = Screen(problem.head.w2) if screened else None
+    answer, found = problem.full(), problem.fast(count, screen=screen)
     assert torch.equal(found.tokens, answer.tokens)
     assert found.converged and 1 <= found.passes <= problem.slots
     if problem.sampling:
@@ -186,6 +188,30 @@ def test_passes_among_candidates_read_candidate_rows_only(count, monkeypatch):
     assert len(slots) == found.passes
     assert slots[0] == problem.slots and slots == sorted(slots, reverse=True)
     assert len(set(slots)) == len(slots)
+
+
+def test_a_screen_spares_full_passes_and_repairs_what_it_cannot_clear(monkeypatch):
+    """Of many blocks most are cleared without an exact pass; all end alike."""
+    reads = []
+
+    def counted(w2, z, base):
+        reads.append(base.shape[1])
+        return read_out(w2, z, base)
+
+    monkeypatch.setattr(module, "read_out", counted)
+    for seed in range(20):
+        problem = Problem(seed, 7, 128, False, 0.0, (), 1)
+        problem.base += 20 * torch.nn.functional.one_hot(
+            problem.base.topk(3).indices, 128
+        ).sum(-2)  # few tokens are in question
+        screen = Screen(problem.head.w2)
+        found = problem.fast(16, screen=screen, keep_trace=True)
+        assert torch.equal(found.tokens, problem.full().tokens)
+        assert torch.equal(found.trace[-1], found.tokens)
+    assert 1 <= len(reads) < 10
+    reads.clear()
+    problem.fast(16)
+    assert reads
 
 
 # --- the parts ----------------------------------------------------------------

@@ -11,7 +11,7 @@ FLOORS = (
     ("errors", "provenance"),
     ("devices", "files"),
     ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable", "pretrained"),
-    ("kernels",),
+    ("kernels", "screening"),
     ("target", "drafters", "refiners"),
     ("borrowed", "jacobi", "verification", "trees"),
     ("checkpoints", "candidates"),

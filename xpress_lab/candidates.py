@@ -7,7 +7,8 @@ for tokens that the drafter ranked hopelessly low. So most passes are made among
 1. seed and passes as in :mod:`xpress_lab.jacobi`, each slot choosing among its own C
    candidates only, until such a pass changes nothing: a block y;
 2. one pass F over the whole vocabulary. F(y) = y is the *certificate*: y is the
-   answer. Otherwise full passes go on from F(y).
+   answer. Otherwise full passes go on from F(y). Where it is quicker, a *screen*
+   (:mod:`xpress_lab.screening`) is asked first, which proves the same or says nothing.
 
 **Theorem (T = 0).** The result is x*, the fixed point of the full map F, whatever C
 is and however the candidates were chosen. *Proof.* F is causal: F_k reads x_{<k} only.
@@ -38,6 +39,8 @@ either way where a product is summed in another order.
 Shapes: N rows, S = B - 1 drafted slots, V vocabulary, C candidates, r rank.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 
@@ -45,8 +48,9 @@ from xpress_lab.errors import LabError
 from xpress_lab.jacobi import Scale, Solution, iterate, pass_limit, pick
 from xpress_lab.kernels.plain import read_out
 from xpress_lab.refiners.xpress import FoldedXPressHead
+from xpress_lab.screening import Screen
 
-GROUPS = 16  # a slot's scores are first compared in columns of this many
+GROUPS = 32  # a slot's scores are first compared in columns of this many
 WORTHWHILE = 16_384  # rows of w2 from which candidates are the default
 COUNT = 64  # C, by default
 
@@ -89,6 +93,44 @@ def top_candidates(scores: torch.Tensor, count: int) -> torch.Tensor:
     return members.gather(-1, inside).sort(dim=-1).values
 
 
+class Candidates(NamedTuple):
+    """The candidates of a block, and what belongs to them.
+
+    ids: ``[N, S, C]`` in rising order. rows: ``[N, S, C, r]`` of w2. base, noise: their
+    ``[N, S, C]`` entries; noise is ``None`` at T = 0.
+    """
+
+    ids: torch.Tensor
+    rows: torch.Tensor
+    base: torch.Tensor
+    noise: torch.Tensor | None
+
+    def logits(self, z: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Refined logits ``[N, S - first, C]`` from latents of the slots from first."""
+        products = z[..., None, :] @ self.rows[:, first:].mT
+        return self.base[:, first:] + products[..., 0, :]
+
+    def picked(self, scores: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Ids ``[N, S - first]`` of the highest scores, noise added."""
+        best = pick(scores, None if self.noise is None else self.noise[:, first:])
+        return self.ids[:, first:].gather(-1, best[..., None])[..., 0]
+
+
+def candidates_of(
+    w2: torch.Tensor,
+    base: torch.Tensor,
+    count: int,
+    scale: Scale | None = None,
+    noise: torch.Tensor | None = None,
+) -> Candidates:
+    """The top C of each slot by its base scores, scaled and noisy at T > 0."""
+    scores = base if scale is None else scale(base)
+    ids = top_candidates(scores if noise is None else scores + noise, count)
+    rows = w2.index_select(0, ids.flatten()).unflatten(0, ids.shape)
+    of_noise = None if noise is None else noise.gather(-1, ids)
+    return Candidates(ids, rows, base.gather(-1, ids), of_noise)
+
+
 def solve_by_candidates(
     head: FoldedXPressHead,
     prepared: torch.Tensor,
@@ -101,6 +143,7 @@ def solve_by_candidates(
     scale: Scale | None = None,
     noise: torch.Tensor | None = None,
     keep_trace: bool = False,
+    screen: Screen | None = None,
 ) -> Solution:
     """Passes among candidates, then full passes until one changes nothing.
 
@@ -110,40 +153,40 @@ def solve_by_candidates(
         passes: bounds the full passes, at least 1; ``None`` goes to the fixed point.
         base, anchor, before_anchor, scale, noise, keep_trace: as in
             :func:`xpress_lab.jacobi.solve`.
+        screen: of ``head.w2``, asked at T = 0 before a full pass is made.
 
     Returns:
         A solution whose ``passes`` counts full passes: 1 says that the certificate
-        held at once. ``scores`` are left out at T = 0, where nobody needs them.
+        held at once, by the screen or by a full pass. ``scores`` are left out at T = 0,
+        where nobody needs them.
     """
     check_candidates(count, passes)
     limit = pass_limit(passes, base.shape[1])
-    scaled = base if scale is None else scale(base)
-    noisy = scaled if noise is None else scaled + noise
-    ids = top_candidates(noisy, count)
-    start = ids.gather(-1, noisy.gather(-1, ids).argmax(-1, keepdim=True))[..., 0]
-    rows, scores = F.embedding(ids, head.w2), scaled
-    of_base = base.gather(-1, ids)
-    of_noise = None if noise is None else noise.gather(-1, ids)
+    scaled = scale or (lambda logits: logits)
+    few, scores = candidates_of(head.w2, base, count, scale, noise), base
+    ends = torch.stack([before_anchor, anchor], dim=1)
 
     def among_candidates(previous: torch.Tensor, first: int) -> torch.Tensor:
         z = head.latent(prepared, previous, first)
-        logits = of_base[:, first:] + (rows[:, first:] @ z[..., None])[..., 0]
-        logits = logits if scale is None else scale(logits)
-        best = pick(logits, None if noise is None else of_noise[:, first:])
-        return ids[:, first:].gather(-1, best[..., None])[..., 0]
+        return few.picked(scaled(few.logits(z, first)), first)
 
     def among_all(previous: torch.Tensor, first: int) -> torch.Tensor:
         nonlocal scores
         z = head.latent(prepared, previous, first)
         if noise is None:
             return read_out(head.w2, z, base[:, first:])
-        behind = scale(base[:, first:] + F.linear(z, head.w2))
+        behind = scaled(base[:, first:] + F.linear(z, head.w2))
         scores = torch.cat([scores[:, :first], behind], dim=1)
         return pick(behind, noise[:, first:])
 
-    ends = torch.stack([before_anchor, anchor], dim=1)
+    start = few.picked(scaled(few.base))
     trace = [start] if keep_trace else None
     block, _, _ = iterate(among_candidates, start, ends, base.shape[1], trace=trace)
+    if screen is not None and noise is None:
+        z = head.latent(prepared, torch.cat([ends, block[:, :-1]], dim=1))
+        if screen.clears(z, base, few.ids, few.logits(z).amax(dim=-1)):
+            return Solution(block, None, 1, True, [*trace, block] if trace else [])
     tokens, done, converged = iterate(among_all, block, ends, limit, trace=trace)
-    kept = None if noise is None else scores
-    return Solution(tokens, kept, done, converged, trace or [])
+    return Solution(
+        tokens, None if noise is None else scores, done, converged, trace or []
+    )

@@ -24,6 +24,7 @@ from xpress_lab.refiners.confidence import (
     leading_sure,
 )
 from xpress_lab.sampling import Sampling, gumbel_noise
+from xpress_lab.screening import screen_for
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
 from xpress_lab.trees import TokenTree
@@ -142,6 +143,7 @@ class BlockMethod:
             default = default_candidates(self.borrowed.vocab_size, passes)
             asked = default if candidates is None else candidates
             self.candidates = check_candidates(asked, passes)
+            self.screen = screen_for(head.w2, config.drafts) if asked else None
         elif candidates:
             raise LabError(
                 f"candidates={candidates} is for xpress, whose passes they shorten; "
@@ -268,7 +270,7 @@ class BlockDrafting:
         how["keep_trace"] = keep_trace
         block = base, anchor, to_draft(request.before_anchor)
         if candidates:
-            how |= {"count": candidates, "passes": passes}
+            how |= {"count": candidates, "passes": passes, "screen": self.method.screen}
             return solve_by_candidates(head, prepared, *block, **how)
         return solve(
             lambda previous, first: (

@@ -32,6 +32,7 @@ from xpress_lab.kernels.runner import PassRunner, SerialRunner
 from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.refiners.markov import MarkovHead
 from xpress_lab.refiners.xpress import XPressHead
+from xpress_lab.screening import screen_for
 
 HIDDEN = {4_096: 576, 49_152: 576, 151_936: 4_096}  # of the targets with these sizes
 BLOCKS = 4  # different blocks that a measurement goes through in turn
@@ -85,6 +86,7 @@ class Blocks:
             head.read.w2.weight *= BIAS / head(self.hidden[:1], previous).std()
             markov.markov_w2.weight *= BIAS / markov(self.hidden[:1], previous).std()
         self.head = head.to(device, dtype).fold()
+        self.screen = screen_for(self.head.w2, block - 1)
         self.markov = markov.to(device, dtype).requires_grad_(False)
         self.hidden = self.hidden.to(device, dtype)
         self.base = self.base.to(device, dtype)
@@ -115,7 +117,12 @@ class Blocks:
         hidden, *block = self.block(number)
         prepared = self.head.prepare(hidden)
         return solve_by_candidates(
-            self.head, prepared, *block, count=count, passes=passes
+            self.head,
+            prepared,
+            *block,
+            count=count,
+            passes=passes,
+            screen=self.screen,
         )
 
     def fixed_point(self, number: int) -> torch.Tensor:
