@@ -83,21 +83,24 @@ python-ok:
 	{ echo "$(PYTHON) lacks the venv module; install it" \
 	    "(on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
 
-# torch comes first so that nothing else chooses its version. What only some
-# platforms can install (CUDA libraries, the +cpu mark) is left out.
+# torch comes first so that nothing else chooses its version, and with it the Triton
+# that its CUDA build asks for: one lock must fit both builds. What only some platforms
+# can install (CUDA libraries, the +cpu mark) is left out.
 LOCK_TORCH ?= 2.13.0
+LOCK_TRITON ?= 3.7.1
 LOCK_VENV ?= .venv-lock
 lock: python-ok ## write requirements.lock anew from a clean Python 3.11 environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 	{ echo "the lock is for Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(LOCK_VENV)
 	$(LOCK_VENV)/bin/python -m pip install torch==$(LOCK_TORCH)
-	$(LOCK_VENV)/bin/python -m pip install torch==$(LOCK_TORCH) -e '.[dev]'
+	$(LOCK_VENV)/bin/python -m pip install torch==$(LOCK_TORCH) \
+	    triton==$(LOCK_TRITON) -e '.[dev]'
 	$(LOCK_VENV)/bin/python -m pip freeze --all --exclude pip \
 	    --exclude-editable > $(LOCK_VENV)/frozen.txt
 	{ echo '# Constraints for Python 3.11 on a CPU: everything that .[dev] brings.'; \
 	  echo '# Written by `make lock`; use with: pip install -c requirements.lock -e .[dev]'; \
-	  sed -e 's/+[a-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d' \
+	  sed -e 's/+[a-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' \
 	      $(LOCK_VENV)/frozen.txt; } > $(LOCK_VENV)/requirements.lock
 	mv $(LOCK_VENV)/requirements.lock requirements.lock
 	rm -rf $(LOCK_VENV)

@@ -1,5 +1,6 @@
 """Fixtures shared by the tests: targets that are slow to build more than once."""
 
+import interpreted  # noqa: F401  before anything imports Triton
 import pytest
 import torch
 import toys

@@ -6,7 +6,9 @@ chi-square over 1e5 texts.  Proved here:
 
 * every acceptance rule gives the exact law with every head, at every number of
   passes, every temperature and under filters (pitfalls 1, 2, 5);
-* the same chi-square rejects five well-known mistakes (pitfalls 1 to 3);
+* candidate rows keep it, at bounded K too;
+* the same chi-square rejects five well-known mistakes (pitfalls 1 to 3), and
+  candidates that slots share;
 * acceptance probabilities equal their closed forms (pitfalls 4, 5);
 * seeds and first-token entropy behave (pitfall 6).
 
@@ -27,6 +29,7 @@ from toys import (
     strong_head,
 )
 
+from xpress_lab import candidates
 from xpress_lab.checkpoints import MARKOV_TYPES
 from xpress_lab.decoding import choose, decode
 from xpress_lab.jacobi import solve, solve_sequentially
@@ -37,6 +40,7 @@ from xpress_lab.verification import Verdict, accept_by_rejection, accept_exact_m
 V, B, TOKENS = 4, 4, 3
 ROWS = 100_000
 START = (1, 2)  # the token before the anchor, and the anchor
+TOP_CANDIDATES = candidates.top_candidates
 RIGHT, WRONG = 1e-4, 1e-6  # p-values: above the first passes, below the second fails
 
 
@@ -148,6 +152,38 @@ def exact_match(bench, kind, passes, before, anchor, streams):
     return drafts, accept_exact_match(p, drafts, streams)
 
 
+def candidate_drafts(count: int, select=TOP_CANDIDATES):
+    """Drafts of passes among C candidates and ``passes`` full ones after them.
+
+    The head is strong: winners are often no candidates, and bounded passes often end
+    before the fixed point.
+    """
+    head = strong_head("xpress", B, V, hidden=6, rank=3, size=4.0, seed=5).fold()
+
+    def rule(bench, kind, passes, before, anchor, streams):
+        noise = gumbel_noise(
+            (len(anchor), B - 1, V), streams.draft, dtype=torch.float64
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(candidates, "top_candidates", select)
+            solution = candidates.solve_by_candidates(
+                head,
+                head.prepare(bench.hidden[before, anchor]),
+                bench.base[before, anchor],
+                anchor,
+                before,
+                count=count,
+                passes=passes,
+                scale=bench.sampling.scale,
+                noise=noise,
+            )
+        p = bench.target_rows(before, anchor, solution.tokens)
+        q = solution.scores.softmax(-1)
+        return solution.tokens, accept_by_rejection(p, q, solution.tokens, streams)
+
+    return rule
+
+
 RULES = [sampled_drafts, argmax_drafts, exact_match]
 SOLVERS = [("xpress", k) for k in range(B)]
 SOLVERS += [(kind, 0) for kind in (*MARKOV_TYPES, "dflash")]
@@ -170,6 +206,18 @@ def test_argmax_drafts_keep_the_law(rule, kind, passes):
 @pytest.mark.parametrize("rule", RULES[1:], ids=lambda rule: rule.__name__)
 def test_argmax_drafts_keep_the_law_at_other_temperatures(rule, temperature):
     assert Bench(temperature).p_value(rule) > RIGHT
+
+
+@pytest.mark.parametrize("count", [1, 2, V])
+@pytest.mark.parametrize("passes", [1, 2, None])
+def test_candidate_rows_keep_the_law(count, passes):
+    """Certified or not: at K = 1 most blocks are not at their fixed point."""
+    assert Bench(1.0).p_value(candidate_drafts(count), passes=passes) > RIGHT
+
+
+def test_candidate_rows_keep_the_law_under_filters():
+    bench = Bench(1.0, top_k=3, top_p=0.8)
+    assert bench.p_value(candidate_drafts(2), passes=1) > RIGHT
 
 
 @pytest.mark.parametrize(
@@ -266,6 +314,18 @@ SUBTLE = [reused_noise(depth, "residual") for depth in range(1, B)]
 def test_mistakes_are_seen(rule, passes):
     rows = 2 * ROWS if rule in SUBTLE else ROWS
     assert Bench(1.0).p_value(rule, passes=passes, rows=rows) < WRONG
+
+
+def pooled_candidates(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """All slots share their candidates: earlier ones then hear of later noise."""
+    ids = TOP_CANDIDATES(scores, count).flatten(1)
+    return ids.sort(-1).values[:, None].expand(-1, scores.shape[1], -1)
+
+
+def test_pooled_candidates_are_seen_unless_passes_go_to_the_fixed_point():
+    rule = candidate_drafts(1, pooled_candidates)
+    assert Bench(1.0).p_value(rule, passes=1) < WRONG
+    assert Bench(1.0).p_value(rule, passes=None) > RIGHT
 
 
 def test_mistaken_filter_is_seen():

@@ -94,7 +94,7 @@ def lock_problems(text: str) -> list[str]:
             problems.append(f"{line}: not one exact version")
         elif Version(pins[0].version).local:
             problems.append(f"{line}: local version")
-        if name.startswith(("nvidia-", "cuda-")) or name == "triton":
+        if name.startswith(("nvidia-", "cuda-")):
             problems.append(f"{line}: exists only beside a GPU")
         if name in seen:
             problems.append(f"{line}: pinned twice")

@@ -138,14 +138,19 @@ def strong_head(
 
 
 def make_method(
-    name: str, target: Target, block_size: int, passes: int | None = 3, **drafter
+    name: str,
+    target: Target,
+    block_size: int,
+    passes: int | None = 3,
+    candidates: int | None = None,
+    **drafter,
 ) -> BlockMethod:
     """A bare drafter or one with a head, both random, ready to decode."""
     net = tiny_drafter(target, block_size, **drafter)
     head = None
     if name != "dflash":
         head = strong_head(name, block_size, dtype=target.dtype).fold()
-    return BlockMethod(name, target, net, head, passes)
+    return BlockMethod(name, target, net, head, passes, candidates=candidates)
 
 
 def sharp_confidence(

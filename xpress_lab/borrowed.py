@@ -34,6 +34,12 @@ class Borrowed:
         self.index = torch.full((target.vocab_size,), count, device=target.device)
         self.index[self.draft_ids] = torch.arange(count, device=target.device)
 
+    @property
+    def vocab_size(self) -> int:
+        """D: how many tokens can be drafted."""
+        ids = self.draft_ids
+        return self.target.vocab_size if ids is None else len(ids)
+
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embeddings ``[..., H]`` of *target* ids."""
         return self.target.embed(tokens)

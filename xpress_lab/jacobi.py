@@ -33,6 +33,8 @@ from xpress_lab.errors import LabError
 # first slot is left out and all are wanted.
 Refine = Callable[..., torch.Tensor]
 Scale = Callable[[torch.Tensor], torch.Tensor]  # Sampling.scale at T > 0
+# previous [N, B], first slot wanted -> tokens [N, S - first]
+Choose = Callable[[torch.Tensor, int], torch.Tensor]
 # slot, drafted [N, k + 1], state -> logits [N, V], state
 Step = Callable[[int, torch.Tensor, Any], tuple[torch.Tensor, Any]]
 
@@ -44,7 +46,7 @@ class Solution:
     Attributes:
         tokens: ``[N, S]`` drafts.
         scores: ``[N, S, V]`` the (scaled) logits from which the tokens were picked;
-            softmax gives q at T > 0.
+            softmax gives q at T > 0. ``None`` where nobody needs them.
         passes: evaluations of the head that were made.
         converged: whether the last pass left every row unchanged, so that more
             passes would change nothing.
@@ -52,7 +54,7 @@ class Solution:
     """
 
     tokens: torch.Tensor
-    scores: torch.Tensor
+    scores: torch.Tensor | None
     passes: int
     converged: bool
     trace: list[torch.Tensor] = field(default_factory=list)
@@ -87,33 +89,71 @@ def solve(
             arithmetic this changes nothing but the cost of a pass.
         keep_trace: also return the tokens of every pass.
     """
-    slots = base.shape[1]
-    if passes is not None and passes < 0:
-        raise LabError(f"passes must be 0 or more (or None), not {passes}.")
-    limit = slots if passes is None else min(passes, slots)
+    limit = pass_limit(passes, base.shape[1])
     scale = scale or (lambda logits: logits)
 
     scores = scale(base)
-    tokens = pick(scores, noise)
-    trace = [tokens] if keep_trace else []
+
+    def choose(previous: torch.Tensor, first: int) -> torch.Tensor:
+        nonlocal scores
+        behind = scale(refine(previous, first) if lock else refine(previous))
+        scores = torch.cat([scores[:, :first], behind], dim=1)
+        return pick(behind, None if noise is None else noise[:, first:])
+
+    seed = pick(scores, noise)
+    trace = [seed] if keep_trace else []
     head = torch.stack([before_anchor, anchor], dim=1)
+    tokens, done, converged = iterate(
+        choose, seed, head, limit, lock=lock, trace=trace if keep_trace else None
+    )
+    return Solution(tokens, scores, done, converged, trace)
+
+
+def pass_limit(passes: int | None, slots: int) -> int:
+    """How many passes K allows: ``None`` goes to the fixed point, at most S."""
+    if passes is not None and passes < 0:
+        raise LabError(f"passes must be 0 or more (or None), not {passes}.")
+    return slots if passes is None else min(passes, slots)
+
+
+def iterate(
+    choose: Choose,
+    seed: torch.Tensor,
+    head: torch.Tensor,
+    limit: int,
+    *,
+    lock: bool = True,
+    trace: list[torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, int, bool]:
+    """At most ``limit`` passes from any seed, until one changes nothing.
+
+    Args:
+        choose: tokens ``[N, S - first]`` of the slots from ``first`` on.
+        seed: ``[N, S]`` where to start. The end does not depend on it: a pass makes
+            one more slot final, whatever stood there.
+        head: ``[N, 2]`` the token before the anchor, and the anchor.
+        lock: as in :func:`solve`; without it ``first`` is always 0.
+        trace: gathers the tokens of each pass.
+
+    Returns:
+        Tokens, passes made, and whether more of them would change nothing.
+    """
+    tokens, slots = seed, seed.shape[1]
     done, settled, converged = 0, 0, slots == 0
     while done < limit and not converged:
         previous = torch.cat([head, tokens[:, :-1]], dim=1)
-        behind = scale(refine(previous, settled) if lock else refine(previous))
-        update = pick(behind, None if noise is None else noise[:, settled:])
+        update = choose(previous, settled)
         same = (update == tokens[:, settled:]).all(dim=0).tolist()
         converged = all(same)
-        scores = torch.cat([scores[:, :settled], behind], dim=1)
         tokens = torch.cat([tokens[:, :settled], update], dim=1)
         if lock and not converged:
             # The first slot that moved is settled too: all before it stood still.
             settled += same.index(False) + 1
         done += 1
-        if keep_trace:
+        if trace is not None:
             trace.append(tokens)
     # After S passes every slot is final even if the last one moved.
-    return Solution(tokens, scores, done, converged or done >= slots, trace)
+    return tokens, done, converged or done >= slots
 
 
 def solve_sequentially(

@@ -56,6 +56,7 @@ class Lab:
         confidence: float = 0.0,
         budget: int | None = None,
         rescoring: str = "marginals",
+        candidates: int | None = None,
     ) -> Method:
         """A method by name.
 
@@ -65,10 +66,14 @@ class Lab:
                 head gives less; 0 verifies all and needs no such head.
             budget: drafts a round of a tree method, ``None`` for as many as a chain.
             rescoring: how xpress scores a tree, by refined ``marginals`` or ``paths``.
+            candidates: rows a slot that xpress tries before full passes, 0 for none;
+                ``None`` tries some where only the time can change.
         """
         if name not in METHODS:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
         check_rescoring(name, rescoring)
+        if candidates and name != "xpress":
+            raise LabError(f"candidates={candidates} is for xpress, not for {name}.")
         if name == "ar":
             return PlainDecoding()
         if name == "eagle":
@@ -76,15 +81,21 @@ class Lab:
             return EagleMethod(self.target, drafter)
         kind, plus, _ = name.partition("+")
         if not plus:
-            return self.block_method(name, passes, confidence)
-        chain = self.block_method(kind, passes if uses_passes(name, rescoring) else 0)
+            return self.block_method(name, passes, confidence, candidates)
+        passes = passes if uses_passes(name, rescoring) else 0
+        chain = self.block_method(kind, passes, candidates=0)  # needs all scores
         return tree_method(name, chain, budget, rescoring, self.ngram)
 
     def block_method(
-        self, kind: str, passes: int | None, confidence: float = 0.0
+        self,
+        kind: str,
+        passes: int | None,
+        confidence: float = 0.0,
+        candidates: int | None = None,
     ) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
-        return arm_method(self.arm(kind), self.target, passes, confidence, name=kind)
+        arm = self.arm(kind)
+        return arm_method(arm, self.target, passes, confidence, kind, candidates)
 
     def trained(self) -> list[str]:
         """Methods that can run: plain decoding, and those whose weights are here."""
@@ -178,6 +189,7 @@ def arm_method(
     passes: int | None = DEFAULT_PASSES,
     confidence: float = 0.0,
     name: str | None = None,
+    candidates: int | None = None,
 ) -> BlockMethod:
     """An arm made ready to draft: its head folded; arguments as in Lab.method."""
     return BlockMethod(
@@ -189,6 +201,7 @@ def arm_method(
         arm.draft_ids,
         arm.confidence,
         confidence,
+        candidates,
     )
 
 

@@ -11,7 +11,13 @@ from typing import NamedTuple, Protocol
 import torch
 
 from xpress_lab.borrowed import Borrowed
+from xpress_lab.candidates import (
+    check_candidates,
+    default_candidates,
+    solve_by_candidates,
+)
 from xpress_lab.drafters.dflash import DFlashDrafter
+from xpress_lab.errors import LabError
 from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.refiners.confidence import (
     ConfidenceHead,
@@ -19,6 +25,7 @@ from xpress_lab.refiners.confidence import (
     leading_sure,
 )
 from xpress_lab.sampling import Sampling, Stream, gumbel_noise
+from xpress_lab.screening import screen_for
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.target import Target
 from xpress_lab.trees import TokenTree
@@ -131,6 +138,8 @@ class BlockMethod:
         draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
         confidence: the head by which proposals are cut, ``None`` for none.
         threshold: verify drafts up to the first less likely one; 0 verifies all.
+        candidates: C of :mod:`xpress_lab.candidates`; 0 for full passes only,
+            ``None`` to choose by vocabulary and passes. Of a parallel head only.
     """
 
     batched = True
@@ -145,12 +154,24 @@ class BlockMethod:
         draft_ids: torch.Tensor | None = None,
         confidence: ConfidenceHead | None = None,
         threshold: float = 0.0,
+        candidates: int | None = None,
     ):
         config = drafter.config
         self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
         self.borrowed = Borrowed(target, draft_ids)
         self.confidence = confidence
         self.threshold = check_threshold(threshold, confidence)
+        self.candidates = 0
+        if head is not None and not head.sequential:
+            default = default_candidates(self.borrowed.vocab_size, passes)
+            asked = default if candidates is None else candidates
+            self.candidates = check_candidates(asked, passes)
+            self.screen = screen_for(head.w2, config.drafts) if asked else None
+        elif candidates:
+            raise LabError(
+                f"candidates={candidates} is for xpress, whose passes they shorten; "
+                f"{name} makes none."
+            )
         self.budget, self.tap_ids = config.drafts, config.target_layer_ids
         self.block_size = self.budget + 1
         mask_id = torch.tensor([config.mask_token_id], device=target.device)
@@ -167,6 +188,8 @@ class BlockMethod:
         elif self.head is not None:
             how = "passes to the fixed point"
             how = how if self.passes is None else f"K={self.passes} passes"
+            by_rows = f", {self.candidates} candidate rows a slot first"
+            how += by_rows if self.candidates else ""
         taps = ",".join(map(str, self.tap_ids))
         ids = self.borrowed.draft_ids
         says = "" if ids is None else f"draft vocabulary {len(ids)}, "
@@ -199,11 +222,20 @@ class BlockDrafting:
             noise = gumbel_noise(
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
-        solution = self._solve(hidden, base, request, scale, noise, keep_trace)
+        solution = self._solve(
+            hidden,
+            base,
+            request,
+            scale,
+            noise,
+            keep_trace,
+            candidates=self.method.candidates,
+        )
         counts = self._counts(hidden, request, solution.tokens)
         kept = None if counts is None else max(counts)
-        scores = solution.scores[:, :kept]
-        q = None if noise is None else borrowed.spread(scores.softmax(-1))
+        q = None
+        if noise is not None:
+            q = borrowed.spread(solution.scores[:, :kept].softmax(-1))
         trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
         tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
@@ -271,10 +303,11 @@ class BlockDrafting:
         logits = method.confidence(slots, previous, method.head)
         return leading_sure(logits, method.threshold)
 
-    def _solve(self, hidden, base, request, scale, noise, keep_trace):
+    def _solve(self, hidden, base, request, scale, noise, keep_trace, *, candidates=0):
         head, passes = self.method.head, self.method.passes
         to_draft = self.method.borrowed.to_draft
         anchor = to_draft(request.anchor)
+        how = {"scale": scale, "noise": noise}
         prepared = None if head is None else head.prepare(hidden)
         if head is not None and head.sequential:
             rows = prepared[:, self.method.drafter.config.first_slot :]
@@ -283,17 +316,18 @@ class BlockDrafting:
                 bias, state = head.step(rows[:, k], drafted[:, -1], state)
                 return base[:, k] + bias, state
 
-            return solve_sequentially(step, base, anchor, scale=scale, noise=noise)
+            return solve_sequentially(step, base, anchor, **how)
+        how["keep_trace"] = keep_trace
+        block = base, anchor, to_draft(request.before_anchor)
+        if candidates:
+            how |= {"count": candidates, "passes": passes, "screen": self.method.screen}
+            return solve_by_candidates(head, prepared, *block, **how)
         return solve(
             lambda previous, first: (
                 base[:, first:] + head.bias(prepared, previous, first)
             ),
-            base,
-            anchor,
-            to_draft(request.before_anchor),
+            *block,
             passes=0 if head is None else passes,
-            scale=scale,
-            noise=noise,
             lock=True,
-            keep_trace=keep_trace,
+            **how,
         )

@@ -44,6 +44,10 @@ def generate(
     rescoring: Annotated[
         str, typer.Option(help="Scores of an xpress tree: marginals or paths.")
     ] = "marginals",
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Rows a slot that xpress tries first; 0: off.", min=0),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off")] = 1.0,
@@ -64,6 +68,7 @@ def generate(
     with clear_errors():
         lab = load_lab(tier, device=device, dtype=dtype)
         ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
+        ways["candidates"] = candidates
         chosen = lab.method(method, parse_passes(passes), **ways)
         typer.echo(chosen.describe(), err=True)
         if strange := lab.unknown_words(" ".join(prompts)):

@@ -1,6 +1,7 @@
 """`bench`, `tables` and `reproduce`: measuring, and printing what was measured."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +15,13 @@ from xpress_lab.cli.shared import (
     app,
     clear_errors,
     parse_budgets,
+    parse_counts,
     parse_passes,
     parse_sizes,
+    print_records,
     print_summary,
     print_throughput,
+    show,
 )
 from xpress_lab.errors import LabError
 
@@ -60,6 +64,17 @@ def bench(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
+    kernels: Annotated[
+        bool, typer.Option(help="Refiner latency by size instead: plain and fast.")
+    ] = False,
+    tune: Annotated[
+        bool, typer.Option(help="Break-even tau, best block and K here instead.")
+    ] = False,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="How often candidate rows fail instead: 16,64,256"),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time for --kernels.")] = 120.0,
     as_json: Json = False,
 ):
     """Measure tau and speed of several methods on the same prompts.
@@ -67,6 +82,10 @@ def bench(
     Example: xpress-lab bench --methods ar,dflash,xpress --limit 20 --out mine.csv
 
     Batches: xpress-lab bench --batch-size 1,4,16,32 --limit 22 --out batches.csv
+
+    Example: xpress-lab bench --kernels --json > kernels.json
+
+    Example: xpress-lab bench --tune --limit 5
     """
     from xpress_lab.benchmarks import prompts as reading
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
@@ -82,30 +101,75 @@ def bench(
 
     with clear_errors():
         sizes = parse_sizes(batch_size)
+        if kernels:
+            return print_records(latencies(device, dtype, seconds), as_json)
         lab = load_lab(tier, device=device, dtype=dtype)
+        folder = reading.prompt_folder(tier, prompts)
+        wanted = reading.benchmark_names(folder, benchmarks)
+        texts = {n: reading.read_prompts(folder, n, limit) for n in wanted}
+        temperatures, seeds = tuple(temperature or [0.0]), tuple(seed or [0])
+        if tune:
+            return print_tuning(lab, texts, as_json)
+        if candidates is not None:
+            from xpress_lab.benchmarks.certificates import certificate_failures
+
+            counts = parse_counts(candidates, "--candidates")
+            how = counts, temperatures, seeds, max_new_tokens
+            return print_records(certificate_failures(lab, texts, *how), as_json)
         names = lab.trained() if methods == "all" else methods.split(",")
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
         ks = [parse_passes(k) for k in passes.split(",")]
         arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
-        folder = reading.prompt_folder(tier, prompts)
-        wanted = reading.benchmark_names(folder, benchmarks)
-        given = {n: reading.read_prompts(folder, n, limit) for n in wanted}
         how = {
             "arms": arms,
-            "temperatures": tuple(temperature or [0.0]),
+            "temperatures": temperatures,
             "max_new_tokens": max_new_tokens,
         }
         if sizes == (1,):
-            each = Bench(prompts=given, seeds=tuple(seed or [0]), **how)
+            each = Bench(prompts=texts, seeds=seeds, **how)
             print_summary(summary(run_bench(lab, each, out_file)), as_json)
             return
-        if len(seed or [0]) > 1:
+        if len(seeds) > 1:
             raise LabError("Batches are timed with one --seed: name it once.")
-        pool, chosen = pool_of(given, sizes), (seed or [0])[0]
-        load = Load(prompts=pool, sizes=sizes, turns=turns, seed=chosen, **how)
+        load = Load(
+            prompts=pool_of(texts, sizes),
+            sizes=sizes,
+            turns=turns,
+            seed=seeds[0],
+            **how,
+        )
         lines = throughput_summary(run_throughput(lab, load, out_file))
         print_throughput(lines, as_json)
+
+
+def latencies(device: str, dtype: str, seconds: float):
+    """Refiner latency by size, with a line of progress for each."""
+    import pandas as pd
+
+    from xpress_lab.benchmarks.refiner_latency import refiner_latency
+    from xpress_lab.devices import pick_device, pick_dtype
+
+    where, kind = pick_device(device), pick_dtype(dtype)
+    say = partial(typer.echo, err=True)
+    return pd.DataFrame(refiner_latency(where, kind, seconds=seconds, say=say))
+
+
+def print_tuning(lab, texts: dict[str, list[str]], as_json: bool) -> None:
+    """The reader's cost model and the published one."""
+    import pandas as pd
+
+    from xpress_lab.benchmarks.cost_model import published_costs, tune, verdict
+
+    measured = tune(lab, [prompt for some in texts.values() for prompt in some])
+    costs = published_costs()
+    if as_json:
+        print_records(pd.concat([measured, costs]), as_json)
+        return
+    show(measured, "Measured here: milliseconds, and the model's speed-up")
+    show(costs, "Published, T=0: the round that tau and speed-up imply, in plain steps")
+    for line in verdict(measured, costs):
+        typer.echo(line)
 
 
 @app.command()

@@ -45,10 +45,14 @@ def parse_passes(text: str) -> int | None:
 
 
 def parse_budgets(text: str | None) -> list[int | None]:
-    budgets = [None] if text is None else text.split(",")
-    if not all(b is None or b.isdigit() for b in budgets):
-        raise LabError(f"--budget takes numbers such as 16,32, not {text!r}.")
-    return [b if b is None else int(b) for b in budgets]
+    return [None] if text is None else parse_counts(text, "--budget")
+
+
+def parse_counts(text: str, option: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdigit() for number in numbers):
+        raise LabError(f"{option} takes numbers such as 16,32, not {text!r}.")
+    return [int(number) for number in numbers]
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -68,6 +72,14 @@ def show(frame, title: str, digits: int = 2) -> None:
         cells = [f"{c:.{digits}f}" if isinstance(c, float) else str(c) for c in row]
         table.add_row(*cells)
     out.print(table)
+
+
+def print_records(frame, as_json: bool) -> None:
+    """A frame as a list of flat records, or as a table."""
+    if as_json:
+        typer.echo(frame.to_json(orient="records"))
+    else:
+        show(frame, "")
 
 
 def print_summary(lines, as_json: bool) -> None:

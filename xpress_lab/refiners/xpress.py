@@ -219,8 +219,14 @@ class FoldedXPressHead:
     ) -> torch.Tensor:
         """Logit bias ``[N, B-1-first, V]`` of the drafts from ``first`` on (0-based);
         other arguments as in :meth:`XPressHead.bias`."""
-        mixed = self._mix(F.embedding(previous, self.table), first)
-        return self._read(prepared[:, first:] + mixed)
+        return F.linear(self.latent(prepared, previous, first), self.w2)
+
+    def latent(
+        self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
+        """What w2 reads, ``[N, B-1-first, r]``; arguments as in :meth:`bias`."""
+        mixed = self._mix(self.table[previous], first)
+        return self._trans(prepared[:, first:] + mixed)
 
     def bias_after(self, prepared: torch.Tensor, previous: torch.Tensor):
         """Bias ``[F, V]`` of a single slot after each of F paths of the same block.
@@ -232,13 +238,12 @@ class FoldedXPressHead:
         """
         seen = previous.shape[1]
         mixer = self.mixer[seen - 2, :seen]
-        mixed = (mixer * F.embedding(previous, self.table)).sum(dim=1)
-        return self._read(prepared[:, seen - 2] + mixed)
+        mixed = (mixer * self.table[previous]).sum(dim=1)
+        return F.linear(self._trans(prepared[:, seen - 2] + mixed), self.w2)
 
-    def _read(self, c: torch.Tensor) -> torch.Tensor:
+    def _trans(self, c: torch.Tensor) -> torch.Tensor:
         gate, up = F.linear(c, self.gate_up).chunk(2, dim=-1)
-        z = c + F.linear(F.silu(gate) * up, self.down)
-        return F.linear(z, self.w2)
+        return c + F.linear(F.silu(gate) * up, self.down)
 
     def _mix(self, a: torch.Tensor, first: int = 0) -> torch.Tensor:
         # A product and a sum beat r tiny matrix products on a CPU.

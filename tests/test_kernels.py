@@ -1,0 +1,345 @@
+"""Kernels and their plain twins compute the same; runners solve as the solver does.
+
+Without a GPU the Triton kernels run in Triton's own interpreter, and are skipped
+where Triton is not installed (pip install 'xpress-lab[kernels]').
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import xpress_lab
+from xpress_lab.jacobi import solve, solve_sequentially
+from xpress_lab.kernels import plain
+from xpress_lab.kernels.noise import Noise, gumbel, philox, uniform
+from xpress_lab.kernels.runner import PassRunner, SerialRunner, kernels_for
+from xpress_lab.sampling import Sampling
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+HIDDEN = 6
+few = settings(deadline=None, derandomize=True, max_examples=6)  # interpreted: slow
+
+
+def load_fused():
+    """The Triton kernels, interpreted without a GPU; ``None`` without Triton."""
+    try:
+        from xpress_lab.kernels import fused
+    except ModuleNotFoundError:
+        return None
+    return fused
+
+
+FUSED = load_fused()
+needs_triton = pytest.mark.skipif(FUSED is None, reason="Triton is not installed")
+both = pytest.mark.parametrize(
+    "kernels", [plain, pytest.param(FUSED, marks=needs_triton)], ids=["plain", "fused"]
+)
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(DEVICE)
+
+
+def key(number: int) -> torch.Tensor:
+    return torch.tensor([number], device=DEVICE)
+
+
+class Block:
+    """A float32 block and a strong folded head."""
+
+    def __init__(self, seed=0, rows=2, block=6, vocab=90, rank=5, kind="xpress"):
+        raw = toys.strong_head(
+            kind, block, vocab, HIDDEN, rank, torch.float32, seed, size=3.0
+        )
+        self.head = raw.to(DEVICE).fold()
+        self.hidden = normal(seed, rows, block, HIDDEN)
+        self.base = normal(seed + 1, rows, block - 1, vocab)
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(vocab, (2, rows), generator=generator).to(DEVICE)
+        self.anchor, self.before = ids
+        previous = torch.randint(vocab, (rows, block), generator=generator)
+        self.previous = previous.to(DEVICE)
+        self.inputs = self.hidden, self.base, self.anchor, self.before
+
+    def solve(self, passes, sampling=None, noise=None):
+        prepared = self.head.prepare(self.hidden)
+        return solve(
+            lambda previous: self.base + self.head.bias(prepared, previous),
+            self.base,
+            self.anchor,
+            self.before,
+            passes=passes,
+            scale=None if sampling is None else sampling.scale,
+            noise=noise,
+        ).tokens
+
+
+# --- noise by counter ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key_of", "place", "words"),
+    [  # known answers of Random123 for Philox 4x32-10, counter words 2 and 3 zero
+        (0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ],
+)
+def test_philox_gives_known_answers(key_of, place, words):
+    found = philox(key(key_of), torch.tensor([place], device=DEVICE))
+    assert [f"{int(word):08x}" for word in found] == words.split()
+
+
+def test_numbers_depend_on_every_bit_of_key_and_place():
+    place = torch.tensor([12345], device=DEVICE)
+    seen = {float(uniform(key(1 << bit), place)) for bit in range(63)}
+    assert len(seen) > 60
+    places = 1 << torch.arange(63, device=DEVICE)
+    assert len(set(uniform(key(7), places).tolist())) > 60
+
+
+def test_uniform_numbers_are_uniform():
+    numbers = uniform(key(3), torch.arange(200_000, device=DEVICE)).double()
+    assert 0 <= numbers.min() and numbers.max() < 1
+    counts = torch.histc(numbers.cpu(), bins=64, min=0, max=1)
+    chi = ((counts - 3125) ** 2 / 3125).sum()
+    assert chi < 130  # 63 degrees of freedom: one in a million above
+    assert abs((numbers[1:] * numbers[:-1]).mean() - 0.25) < 5e-3
+
+
+def test_argmax_with_counted_noise_draws_from_the_softmax():
+    logits = torch.tensor([0.3, -1.0, 1.2, 0.0, -0.4], device=DEVICE)
+    law = (logits.double() / 0.7).softmax(-1).cpu()
+    base = logits.expand(1, 100_000, -1).contiguous()
+    drawn = plain.choose(base, Noise(key(11), 0.7))[0].cpu()
+    assert toys.chi_square(drawn[:, None], law, 5) > 1e-4
+    wrong = plain.choose(base, Noise(key(11), 1.0))[0].cpu()
+    assert toys.chi_square(wrong[:, None], law, 5) < 1e-6
+
+
+def test_noise_is_the_same_for_a_key_and_new_for_another():
+    shape = (2, 3, 50)
+    assert torch.equal(gumbel(key(5), shape), gumbel(key(5), shape))
+    assert (gumbel(key(5), shape) != gumbel(key(6), shape)).double().mean() > 0.99
+
+
+# --- kernels against their twins ----------------------------------------------
+
+sizes = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 1000),
+        "rows": st.integers(1, 2),
+        "block": st.sampled_from([2, 5, 7]),
+        "vocab": st.sampled_from([3, 63, 64, 65, 200]),
+        "rank": st.sampled_from([2, 5, 16, 20]),
+    }
+)
+
+
+@needs_triton
+@given(sizes)
+@few
+def test_latent(size):
+    block = Block(**size)
+    prepared = block.head.prepare(block.hidden)
+    found = FUSED.latent(block.head, prepared, block.previous)
+    expected = plain.latent(block.head, prepared, block.previous)
+    assert_close(found, expected, rtol=1e-4, atol=1e-4)  # summed in another order
+
+
+@needs_triton
+@given(sizes, st.sampled_from([0.0, 0.6]))
+@few
+def test_read_out(size, temperature):
+    block = Block(**size)
+    noise = Noise(key(size["seed"]), temperature) if temperature else None
+    z = plain.latent(block.head, block.head.prepare(block.hidden), block.previous)
+    found = FUSED.read_out(block.head.w2, z, block.base, noise)
+    assert torch.equal(found, plain.read_out(block.head.w2, z, block.base, noise))
+
+
+@needs_triton
+@given(sizes, st.sampled_from([0.0, 0.6]))
+@few
+def test_choose(size, temperature):
+    base = Block(**size).base
+    noise = Noise(key(size["seed"] + 1), temperature) if temperature else None
+    assert torch.equal(FUSED.choose(base, noise), plain.choose(base, noise))
+
+
+@both
+def test_first_of_equals_wins_inside_and_across_tiles(kernels):
+    """Equal maxima in one tile, in two tiles, and everywhere; -inf alone too."""
+    base = torch.zeros(1, 4, 300, device=DEVICE)
+    base[0, 0, [70, 75]] = base[0, 1, [10, 299]] = 1.0
+    base[0, 3] = -torch.inf
+    assert kernels.choose(base).tolist() == [[70, 10, 0, 0]]
+    w2, z = torch.zeros(300, 2, device=DEVICE), torch.ones(1, 4, 2, device=DEVICE)
+    w2[[130, 200]] = 3.0
+    assert kernels.read_out(w2, z, base).tolist() == [[130, 130, 130, 0]]
+
+
+@both
+def test_more_slots_than_one_program_scores(kernels):
+    base = normal(4, 9, 15, 70)
+    w2, z = normal(5, 70, 3), normal(6, 9, 15, 3)
+    assert torch.equal(kernels.choose(base), base.argmax(-1))
+    expected = (base + z @ w2.T).argmax(-1)
+    assert torch.equal(kernels.read_out(w2, z, base), expected)
+
+
+@needs_triton
+def test_half_precision_weights_are_summed_in_float32():
+    """float16, since the interpreter's product does not know bfloat16."""
+    block = Block(3, vocab=200, rank=16)
+    z = plain.latent(block.head, block.head.prepare(block.hidden), block.previous)
+    halves = [x.half() for x in (block.head.w2, z, block.base)]
+    found = FUSED.read_out(*halves)
+    assert torch.equal(found, plain.read_out(*(x.float() for x in halves)))
+
+
+@needs_triton
+def test_latent_rounds_once_to_the_type_of_its_input():
+    block = Block(4, rank=16)
+    raw = toys.strong_head("xpress", 6, 90, HIDDEN, 16, torch.bfloat16, 4).to(DEVICE)
+    block.head = raw.fold()
+    prepared = block.head.prepare(block.hidden.bfloat16())
+    found = FUSED.latent(block.head, prepared, block.previous)
+    assert found.dtype == torch.bfloat16
+    for name in ("table", "mixer", "gate_up", "down"):
+        setattr(block.head, name, getattr(block.head, name).float())
+    wide = plain.latent(block.head, prepared.float(), block.previous)
+    assert_close(found, wide.bfloat16(), rtol=1.6e-2, atol=1e-2)
+
+
+# --- runners ------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("passes", [0, 1, 3, 7])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_pass_runner_is_the_solver(kernels, passes, temperature):
+    """Block after block through the same buffers, each with noise of its own."""
+    first = Block(1)
+    runner = PassRunner(
+        first.head,
+        first.base,
+        first.hidden,
+        passes,
+        temperature=temperature,
+        kernels=kernels,
+    )
+    for number in (5, 6):
+        block = Block(number)
+        block.head = first.head
+        how = {}
+        if temperature:
+            noise = gumbel(key(number), block.base.shape)
+            how = {"sampling": Sampling(temperature), "noise": noise}
+        found = runner(*block.inputs, key=number)
+        assert torch.equal(found, block.solve(passes, **how))
+
+
+@both
+def test_serial_runner_is_serial_decoding(kernels):
+    block = Block(2, kind="markov")
+    runner = SerialRunner(block.head, block.base, block.hidden, kernels=kernels)
+
+    def step(k, drafted, state):
+        bias, state = block.head.step(None, drafted[:, -1], state)
+        return block.base[:, k] + bias, state
+
+    expected = solve_sequentially(step, block.base, block.anchor).tokens
+    assert torch.equal(runner(*block.inputs), expected)
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
+def test_a_captured_graph_replays_on_new_blocks():
+    for temperature in (0.0, 1.0):
+        block = Block(8, vocab=5000, rank=64)
+        how = {"passes": 4, "temperature": temperature}
+        runner = PassRunner(block.head, block.base, block.hidden, **how)
+        plainly = PassRunner(block.head, block.base, block.hidden, kernels=plain, **how)
+        for number in range(4):
+            other = Block(number + 20, vocab=5000, rank=64)
+            tokens = runner(*other.inputs, key=number).clone()
+            assert torch.equal(tokens, plainly(*other.inputs, key=number))
+
+
+def test_a_cpu_gets_the_plain_twins():
+    assert kernels_for(torch.device("cpu")) is plain
+
+
+def test_only_the_kernels_themselves_import_triton():
+    root = Path(xpress_lab.__file__).parent
+    importing = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if any(name.split(".")[0] == "triton" for name in names):
+                importing.add(path.name)
+    assert importing == {"fused.py"}
+    assert "from xpress_lab.kernels import fused" not in "".join(
+        line
+        for path in root.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if not line.startswith(" ")
+    )
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from xpress_lab.kernels import fused
+
+def build(kernel, types, **constants):
+    names = [name for name in kernel.arg_names if name not in constants]
+    signature = dict(zip(names, types.split(), strict=True))
+    signature |= {name: "constexpr" for name in constants}
+    ordered = {name: signature[name] for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=ordered, constexprs=constants)
+    built = compile(source, target=GPUTarget("cuda", 90, 32))
+    print(kernel.__name__, built.metadata.shared, len(built.asm["cubin"]))
+
+numbers = "i32 i32 i32 i32 fp32"
+for read, noisy in ((1, 0), (1, 1), (0, 0), (0, 1)):
+    gone = {} if read else {"w2": None, "z": None}
+    gone |= {} if noisy else {"key": None}
+    types = ["*bf16 *bf16"] * read + ["*bf16"] + ["*i64"] * noisy
+    types = " ".join([*types, "*fp32 *i32", numbers])
+    how = {"READ": bool(read), "NOISY": bool(noisy), "ROWS": 16, "TILE": fused.TILE}
+    build(fused._tops, types, RANK=256, **gone, **how)
+build(fused._first_of_tiles, "*fp32 *i32 *i64 i32", TILE=fused.TILE, TILES=4096)
+tensors = "*bf16 *i64 *bf16 *bf16 *bf16 *bf16 *bf16"
+sizes = {"SLOTS": 15, "RANK": 256, "UNITS": fused.UNITS}
+build(fused._latent, f"{tensors} i32 i32", **sizes)
+"""
+
+
+@needs_triton
+@pytest.mark.slow
+def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+    """To machine code of an H100 or H200; they fit into its shared memory."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        capture_output=True,
+        text=True,
+        cwd=Path(xpress_lab.__file__).parents[1],
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    built = [line.split() for line in done.stdout.splitlines()]
+    assert len(built) == 6
+    assert all(int(shared) <= 227 * 1024 for _, shared, _ in built)

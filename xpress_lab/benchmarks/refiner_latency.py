@@ -1,0 +1,288 @@
+"""Refiner latency: K passes and a serial head, plain and fast, beside the floor.
+
+*plain* is a pass as the formula reads: base logits plus bias over the whole vocabulary,
+written out, then argmax; K times. *fast* is the best this device has:
+
+- CPU: passes among candidate rows and full passes to check (K bounds those);
+- CUDA: K exact passes by fused kernels in one graph.
+
+Markov's S serial steps are measured in both variants too. The *floor* is what reading
+w2 once a pass (once a step) must take, at the rate at which this device was seen to
+read a table of that size; faster than that only who reads fewer rows.
+
+Blocks are made up: normal logits with a few likely tokens in each slot, and a random
+head whose bias is strong enough to choose among those. Times depend on sizes; how many
+full passes the candidates take depends on the drafts, so it is reported, and measured
+on real ones by :mod:`xpress_lab.benchmarks.certificates`.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from xpress_lab.candidates import COUNT, solve_by_candidates
+from xpress_lab.devices import synchronize
+from xpress_lab.jacobi import Solution, solve, solve_sequentially
+from xpress_lab.kernels.plain import read_out
+from xpress_lab.kernels.runner import PassRunner, SerialRunner
+from xpress_lab.provenance import git_commit, machine, versions
+from xpress_lab.refiners.markov import MarkovHead
+from xpress_lab.refiners.xpress import XPressHead
+from xpress_lab.screening import screen_for
+
+HIDDEN = {4_096: 576, 49_152: 576, 151_936: 4_096}  # of the targets with these sizes
+BLOCKS = 4  # different blocks that a measurement goes through in turn
+SAMPLE = 2e-3  # seconds that a sample should last at least
+LIKELY, LIFT, BIAS = 8, 8.0, 1.5  # tokens a slot, their logits, the bias's deviation
+LEAST_ROUNDS = 3
+
+Work = Callable[[int], torch.Tensor]  # number of a block -> its tokens [1, S]
+
+
+class Grid(NamedTuple):
+    """What is measured: every combination."""
+
+    vocabularies: tuple[int, ...] = (4_096, 49_152, 151_936)
+    ranks: tuple[int, ...] = (64, 128, 256)
+    blocks: tuple[int, ...] = (8, 16)
+    passes: tuple[int, ...] = tuple(range(1, 9))
+
+
+class Arm(NamedTuple):
+    """One line of the comparison; passes: K, or the serial steps of Markov."""
+
+    method: str
+    variant: str
+    passes: int
+
+
+class Blocks:
+    """Heads of one size and the blocks they refine, on one device."""
+
+    def __init__(self, vocab: int, rank: int, block: int, device, dtype, seed: int = 0):
+        generator = torch.Generator().manual_seed(seed)
+        hidden_size = HIDDEN.get(vocab, 576)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator)
+
+        self.hidden = normal(BLOCKS, block, hidden_size)
+        self.base = normal(BLOCKS, block - 1, vocab)
+        likely = torch.randint(vocab, (BLOCKS, block - 1, LIKELY), generator=generator)
+        self.base.scatter_(2, likely, LIFT + 1.5 * normal(*likely.shape))
+        self.anchor, self.before = torch.randint(
+            vocab, (2, BLOCKS), generator=generator
+        )
+        torch.manual_seed(seed)
+        head = XPressHead(hidden_size, vocab, block, rank, std=rank**-0.5)
+        markov = MarkovHead(vocab, rank, std=rank**-0.5)
+        with torch.no_grad():
+            head.mix.L.normal_(std=0.3)
+            previous = torch.randint(vocab, (1, block), generator=generator)
+            head.read.w2.weight *= BIAS / head(self.hidden[:1], previous).std()
+            markov.markov_w2.weight *= BIAS / markov(self.hidden[:1], previous).std()
+        self.head = head.to(device, dtype).fold()
+        self.screen = screen_for(self.head.w2, block - 1)
+        self.markov = markov.to(device, dtype).requires_grad_(False)
+        self.hidden = self.hidden.to(device, dtype)
+        self.base = self.base.to(device, dtype)
+        self.anchor, self.before = self.anchor.to(device), self.before.to(device)
+
+    def block(self, number: int) -> tuple[torch.Tensor, ...]:
+        """hidden ``[1, B, H]``, base ``[1, S, V]``, anchor, before_anchor ``[1]``."""
+        at = slice(number, number + 1)
+        return self.hidden[at], self.base[at], self.anchor[at], self.before[at]
+
+    def plain_passes(self, passes: int) -> Work:
+        """K passes over the whole vocabulary, neither shortened nor left early."""
+
+        def work(number: int) -> torch.Tensor:
+            hidden, base, anchor, before = self.block(number)
+            prepared = self.head.prepare(hidden)
+            tokens = base.argmax(-1)
+            ends = torch.stack([before, anchor], 1)
+            for _ in range(passes):
+                previous = torch.cat([ends, tokens[:, :-1]], 1)
+                tokens = (base + self.head.bias(prepared, previous)).argmax(-1)
+            return tokens
+
+        return work
+
+    def candidates(self, number: int, passes: int | None, count: int) -> Solution:
+        """The fast path of a CPU."""
+        hidden, *block = self.block(number)
+        prepared = self.head.prepare(hidden)
+        return solve_by_candidates(
+            self.head,
+            prepared,
+            *block,
+            count=count,
+            passes=passes,
+            screen=self.screen,
+        )
+
+    def fixed_point(self, number: int) -> torch.Tensor:
+        """Where plain passes end, in whatever number."""
+        hidden, base, anchor, before = self.block(number)
+        prepared = self.head.prepare(hidden)
+        return solve(
+            lambda previous: base + self.head.bias(prepared, previous),
+            base,
+            anchor,
+            before,
+        ).tokens
+
+    def serial(self, fast: bool) -> Work:
+        """Markov's steps; the fast ones end in the same read-out as fast passes."""
+        w2 = self.markov.markov_w2.weight
+
+        def work(number: int) -> torch.Tensor:
+            _, base, anchor, _ = self.block(number)
+
+            def step(k: int, drafted: torch.Tensor, state):
+                return base[:, k] + self.markov.step(None, drafted[:, -1])[0], state
+
+            if not fast:
+                return solve_sequentially(step, base, anchor).tokens
+            token, tokens = anchor, []
+            for k in range(base.shape[1]):
+                z = self.markov.markov_w1(token)[:, None]
+                token = read_out(w2, z, base[:, k : k + 1])[:, 0]
+                tokens.append(token)
+            return torch.stack(tokens, 1)
+
+        return work
+
+    def fast(self, arm: Arm) -> Work:
+        """The fast variant of an arm on this device."""
+        hidden, base, *_ = self.block(0)
+        if base.device.type != "cuda":
+            if arm.method == "markov":
+                return self.serial(fast=True)
+            return lambda n: self.candidates(n, arm.passes, COUNT).tokens
+        if arm.method == "markov":
+            runner = SerialRunner(self.markov, base, hidden)
+        else:
+            runner = PassRunner(self.head, base, hidden, arm.passes)
+        return lambda n: runner(*self.block(n))
+
+    def works(self, passes: tuple[int, ...]) -> dict[Arm, Work]:
+        """Every arm with what it does."""
+        steps = self.base.shape[1]
+        works = {Arm("markov", "plain", steps): self.serial(fast=False)}
+        works |= {Arm("xpress", "plain", k): self.plain_passes(k) for k in passes}
+        arms = [Arm("xpress", "fast", k) for k in passes]
+        arms.append(Arm("markov", "fast", steps))
+        return works | {arm: self.fast(arm) for arm in arms}
+
+    def floor(self, seconds: float = 0.02) -> float:
+        """Seconds to read as many bytes as w2 has, once, at the best rate seen."""
+        size = self.head.w2.numel() * self.head.w2.element_size()
+        table = torch.ones(size // 4, device=self.base.device)
+        best, end = float("inf"), time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            best = min(best, timed(lambda _: table.sum(), self.base.device, 1))
+        return best
+
+
+def timed(work: Work, device: torch.device, repeats: int, first: int = 0) -> float:
+    """Seconds a call over ``repeats`` calls, which go through the blocks in turn."""
+    synchronize(device)
+    started = time.perf_counter()
+    for turn in range(repeats):
+        work((first + turn) % BLOCKS)
+    synchronize(device)
+    return (time.perf_counter() - started) / repeats
+
+
+@torch.inference_mode()
+def refiner_latency(
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    grid: Grid = Grid(),  # noqa: B008  a tuple of tuples
+    seconds: float = 120.0,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[dict]:
+    """Flat records, one per size and arm.
+
+    Arms take turns, so that drift of the machine falls on all alike; rounds go on
+    until the time is used, at least three.
+
+    Columns: device, dtype, method, variant, vocab, rank, block, passes, microseconds
+    (median), spread (between quartiles), rounds, floor_microseconds, fixed_point (share
+    of blocks whose tokens are those of the fixed point), full_passes (mean, of the
+    candidate path), and how it was made.
+    """
+    made = {
+        "device": device.type,
+        "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "versions": versions(),
+    }
+    sizes = list(itertools.product(grid.vocabularies, grid.ranks, grid.blocks))
+    weight = sum((v * r) ** 0.5 for v, r, _ in sizes)
+    records = []
+    for vocab, rank, block in sizes:
+        say(f"V={vocab} r={rank} B={block}")
+        blocks = Blocks(vocab, rank, block, device, dtype)
+        works = blocks.works(grid.passes)
+        floor = blocks.floor()
+        share = (vocab * rank) ** 0.5 / weight
+        times = take_turns(works, device, seconds * share)
+        size = {"vocab": vocab, "rank": rank, "block": block}
+        for arm, taken in times.items():
+            low, middle, high = quartiles(taken)
+            records.append(
+                made
+                | {"method": arm.method, "variant": arm.variant, **size}
+                | {"passes": arm.passes}
+                | {"microseconds": round(middle, 2), "spread": round(high - low, 2)}
+                | {"rounds": len(taken)}
+                | {"floor_microseconds": round(1e6 * floor * arm.passes, 2)}
+                | reached(blocks, arm, works[arm])
+            )
+    return records
+
+
+def reached(blocks: Blocks, arm: Arm, work: Work) -> dict:
+    """Whether an xPress arm ends at the fixed point, and by how many full passes."""
+    found = {"fixed_point": None, "full_passes": None}
+    if arm.method != "xpress":
+        return found
+    same = [torch.equal(work(n), blocks.fixed_point(n)) for n in range(BLOCKS)]
+    found["fixed_point"] = sum(same) / BLOCKS
+    if arm.variant == "fast" and blocks.base.device.type != "cuda":
+        each = [blocks.candidates(n, arm.passes, COUNT).passes for n in range(BLOCKS)]
+        found["full_passes"] = sum(each) / BLOCKS
+    return found
+
+
+def take_turns(
+    works: dict[Arm, Work], device: torch.device, seconds: float
+) -> dict[Arm, list[float]]:
+    """Microseconds of each arm, round by round; the order rotates."""
+    once = {}
+    for arm, work in works.items():
+        timed(work, device, 1)  # allocation and dispatch
+        once[arm] = timed(work, device, 1)
+    repeats = {a: max(1, round(SAMPLE / max(t, 1e-7))) for a, t in once.items()}
+    arms, times = list(works), {arm: [] for arm in works}
+    end = time.perf_counter() + seconds
+    for turn in itertools.count():
+        if turn >= LEAST_ROUNDS and time.perf_counter() > end:
+            return times
+        shift = turn % len(arms)
+        for arm in arms[shift:] + arms[:shift]:
+            taken = timed(works[arm], device, repeats[arm], first=turn)
+            times[arm].append(1e6 * taken)
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """First quartile, median, third quartile."""
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))

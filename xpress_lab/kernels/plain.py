@@ -1,0 +1,63 @@
+"""Plain torch twins of the kernels: what they compute, in the fewest words.
+
+The kernels accumulate in float32 and round once, at the end; the twins compute in the
+dtype they are given, so the two are compared in float32. Shapes: N rows, S drafted
+slots, V vocabulary, r rank.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from xpress_lab.kernels.noise import Noise, gumbel
+
+LANES = 128  # scores compared in one go
+
+
+def latent(head, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+    """What w2 reads, ``[N, S, r]``: Fuse, Mix and Trans of a folded head.
+
+    Args:
+        head: a :class:`xpress_lab.refiners.xpress.FoldedXPressHead`.
+        prepared: ``[N, S, r]`` its hidden part of the block.
+        previous: ``[N, B]`` int64, the token before each slot.
+    """
+    return head.latent(prepared, previous)
+
+
+def choose(base: torch.Tensor, noise: Noise | None = None) -> torch.Tensor:
+    """Tokens ``[N, S]`` of the highest scores ``[N, S, V]``; the first of equals."""
+    if noise is None:
+        return first_argmax(base)
+    scores = base / noise.temperature
+    return first_argmax(scores + gumbel(noise.key, base.shape))
+
+
+def read_out(
+    w2: torch.Tensor, z: torch.Tensor, base: torch.Tensor, noise: Noise | None = None
+) -> torch.Tensor:
+    """Tokens ``[N, S]`` of the highest refined logits.
+
+    Args:
+        w2: ``[V, r]``.
+        z: ``[N, S, r]`` from :func:`latent`.
+        base: ``[N, S, V]`` the drafter's logits.
+        noise: added to logits over temperature; ``None`` at T = 0.
+    """
+    return choose(F.linear(z, w2).add_(base), noise)
+
+
+def first_argmax(scores: torch.Tensor) -> torch.Tensor:
+    """argmax over the last axis in two stages: tops of stretches, then inside the best.
+
+    The first stretch that holds the maximum holds its first place too. On a CPU the
+    first stage compares many numbers at a time, which ``argmax`` itself does not.
+    """
+    lanes = math.gcd(scores.shape[-1], LANES)
+    if lanes < LANES:
+        return scores.argmax(dim=-1)
+    stretches = scores.unflatten(-1, (-1, lanes))
+    best = stretches.amax(dim=-1).argmax(dim=-1, keepdim=True)
+    inside = stretches.take_along_dim(best[..., None], dim=-2)[..., 0, :]
+    return best[..., 0] * lanes + inside.argmax(dim=-1)
