@@ -222,7 +222,9 @@ def test_rows_that_are_kept_hold_what_they_held(lengths, leaving, shuffled):
                 assert torch.equal(tensor[row, :, : length + 2], torch.stack(stored, 1))
 
 
-@pytest.mark.parametrize("rows", [[1, 0], [2, 1], [0, 0], [0, 3], [-1]], ids=str)
+@pytest.mark.parametrize(
+    "rows", [[1, 0], [1, 2], [0, 0], [2, 2], [0, 3], [-1]], ids=str
+)
 def test_rows_that_would_overwrite_each_other_are_refused(rows):
     cache = KVCache(1, 3, 1, 8, 1)
     with pytest.raises(LabError, match="Cannot keep rows"):

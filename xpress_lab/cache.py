@@ -119,12 +119,13 @@ class KVCache:
         what it holds. So a row that leaves costs one other row's copy at most, and
         those that are left lie together.
         """
-        count, known = len(rows), range(len(self.lengths))
+        count, there = len(rows), range(len(self.lengths))
         late = [row for place, row in enumerate(rows) if row != place]
-        if not set(rows) <= set(known) or any(row < count for row in late):
+        known = set(rows) <= set(there) and len(set(rows)) == count
+        if not known or any(row < count for row in late):
             raise LabError(
-                f"Cannot keep rows {list(rows)} of {len(self.lengths)}: each must stay "
-                f"in its place or come from behind the first {count}."
+                f"Cannot keep rows {list(rows)} of {len(there)}: each must stay in its "
+                f"place or come, once, from behind the first {count}."
             )
         for place, row in enumerate(rows):
             if row != place:

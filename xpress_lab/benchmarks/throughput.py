@@ -226,6 +226,19 @@ def throughput_summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame
     return pd.DataFrame(lines)
 
 
+def throughput_layout(lines: pd.DataFrame, temperature: float) -> pd.DataFrame:
+    """Arms down, batch sizes across, ``tokens a second / speed-up`` in the cells."""
+    at = lines[lines["temperature"] == temperature]
+    cells = [
+        f"{speed:.0f} / {'–' if pd.isna(over) else f'{over:.2f}x'}"
+        for speed, over in zip(at["tokens_per_second"], at["speedup"], strict=True)
+    ]
+    table = at.assign(cell=cells).pivot(
+        index="arm", columns="batch_size", values="cell"
+    )
+    return table.loc[at["arm"].unique()]
+
+
 def _quartiles(name: str, values: pd.Series) -> dict[str, float]:
     low, middle, high = values.quantile([0.25, 0.5, 0.75])
     return {name: middle, f"{name}_low": low, f"{name}_high": high}

@@ -100,7 +100,11 @@ def print_summary(lines, as_json: bool) -> None:
 
 
 def print_throughput(lines, as_json: bool) -> None:
+    from xpress_lab.benchmarks.throughput import throughput_layout
+
     if as_json:
         typer.echo(lines.to_json(orient="records"))
         return
-    show(lines, "Tokens a second of whole batches: medians over turns, and quartiles")
+    for temperature in lines["temperature"].unique():
+        what = f"T={temperature:g}: tokens a second / speed-up over ar, by batch size"
+        show(throughput_layout(lines, temperature), f"{what}; medians over turns")
