@@ -50,9 +50,9 @@ from xpress_lab.kernels.plain import read_out
 from xpress_lab.refiners.xpress import FoldedXPressHead
 from xpress_lab.screening import Screen
 
-GROUPS = 32  # a slot's scores are first compared in columns of this many
+GROUPS = 16  # a slot's scores are first compared in columns of this many
 WORTHWHILE = 16_384  # rows of w2 from which candidates are the default
-COUNT = 64  # C, by default
+COUNT = 128  # C, by default
 
 
 def default_candidates(vocabulary: int, passes: int | None) -> int:

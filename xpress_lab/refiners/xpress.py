@@ -225,7 +225,7 @@ class FoldedXPressHead:
         self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
     ) -> torch.Tensor:
         """What w2 reads, ``[N, B-1-first, r]``; arguments as in :meth:`bias`."""
-        mixed = self._mix(self.table[previous], first)
+        mixed = self._mix(F.embedding(previous, self.table), first)
         return self._trans(prepared[:, first:] + mixed)
 
     def bias_after(self, prepared: torch.Tensor, previous: torch.Tensor):
@@ -238,7 +238,7 @@ class FoldedXPressHead:
         """
         seen = previous.shape[1]
         mixer = self.mixer[seen - 2, :seen]
-        mixed = (mixer * self.table[previous]).sum(dim=1)
+        mixed = (mixer * F.embedding(previous, self.table)).sum(dim=1)
         return F.linear(self._trans(prepared[:, seen - 2] + mixed), self.w2)
 
     def _trans(self, c: torch.Tensor) -> torch.Tensor:
