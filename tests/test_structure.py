@@ -17,7 +17,7 @@ FLOORS = (
     ("fetching", "ngram"),
     ("methods",),
     ("tree_methods", "eagle_method"),
-    ("decoding", "statistics"),
+    ("decoding", "statistics", "exactness"),
     ("lab", "hosted"),
     ("benchmarks",),
     ("training",),
