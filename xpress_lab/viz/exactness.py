@@ -1,5 +1,6 @@
 """Figures of the acceptance rule and of the law that it keeps, or fails to keep."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -32,21 +33,22 @@ def rejection_picture(
     x = np.arange(len(words))
     axes[0].bar(x, both, color=tint(KEPT, 0.6), label="kept: min(p, q)")
     style = {"hatch": "///", "edgecolor": LOST, "facecolor": "white"}
+    style["linewidth"] = np.where(q > both, 1.0, 0.0)
     axes[0].bar(x, q - both, bottom=both, label="rejected: q beyond p", **style)
     axes[0].set_title("1  drafts, drawn from q")
     axes[1].bar(x, p - both, color=NEW, label="max(p − q, 0)")
     axes[1].set_title("2  replacements, from the residual")
-    axes[2].bar(x, both, color=tint(KEPT, 0.6), label="kept")
-    axes[2].bar(x, p - both, bottom=both, color=NEW, label="replaced")
+    axes[2].bar(x, both, color=tint(KEPT, 0.6))
+    axes[2].bar(x, p - both, bottom=both, color=NEW)
     axes[2].set_title("3  emitted: exactly p")
-    for ax in (axes[0], axes[2]):
-        _steps(ax, x, p)
+    _steps(axes[0], x, p)
+    _steps(axes[2], x, p)
     if drawn is not None:
         axes[2].plot(x, drawn, "o", color=INK, ms=5, label="counted")
     for ax in axes:
         ax.set_xticks(x, words, rotation=0 if len(words) < 7 else 60)
         ax.grid(False, axis="x")
-        ax.margins(y=0.32)
+        ax.margins(y=0.36)
         ax.legend(loc="upper right", fontsize=8.5)
     axes[0].set_ylabel("probability")
     return fig
@@ -67,9 +69,10 @@ def p_value_chart(lines: pd.DataFrame) -> Figure:
         ax.plot(at["passes"], p, "-" if right else "--", color=colour, **style)
         ends.append((np.log10(p.iloc[-1]), rule, colour))
     ax.set_yscale("log")
-    ax.set_ylim(SMALLEST / 30, 30)
+    lowest = min(1e-5, lines["p_value"].clip(lower=SMALLEST).min())
+    ax.set_ylim(lowest / 30, 30)
     ax.axhspan(1e-4, 30, color=tint(KEPT, 0.1), zorder=0)
-    ax.text(ax.get_xlim()[0], 3, "  agrees with the law", va="center", fontsize=9)
+    ax.text(ax.get_xlim()[0], 4e-4, "  agrees with the law", va="center", fontsize=9)
     ax.set_xticks(sorted(lines["passes"].unique()))
     ax.set_xlabel("Jacobi passes K")
     ax.set_ylabel("p-value (cut off at 1e-30)")
@@ -98,7 +101,7 @@ def law_errors(law: np.ndarray, seen: dict[str, np.ndarray], words: Sequence[str
         fills = [tint(LOST, 0.7) if off else tint(KEPT, 0.6) for off in wrong]
         ax.barh(y, 100 * excess, xerr=100 * error, color=fills, height=0.6)
         ax.axvline(0, color=INK, linewidth=0.8)
-        ax.set_title(rule.replace(" ", "\n", 1) if len(rule) > 16 else rule, fontsize=9)
+        ax.set_title(textwrap.fill(rule, 16), fontsize=9)
         ax.grid(False, axis="y")
     first = np.atleast_1d(axes)[0]
     first.set_yticks(y, words)
@@ -115,12 +118,18 @@ def _steps(ax: Axes, x: np.ndarray, p: np.ndarray) -> None:
 
 
 def _name_log_ends(ax: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """:func:`name_ends` for a logarithmic axis; ``ends`` hold base-10 logarithms."""
+    """:func:`name_ends` for a logarithmic axis; ``ends`` hold base-10 logarithms.
+
+    The upper and the lower labels are placed apart, so that a crowd at the top does
+    not push down those at the bottom.
+    """
     low, high = np.log10(ax.get_ylim())
     twin = ax.twinx()
     twin.set_ylim(low, high)
     twin.set_axis_off()
-    name_ends(twin, ends)
+    middle = (low + high) / 2
+    name_ends(twin, [end for end in ends if end[0] >= middle])
+    name_ends(twin, [end for end in ends if end[0] < middle])
 
 
 def calibration_dots(lines: pd.DataFrame) -> Figure:
@@ -180,5 +189,5 @@ def opening_bars(
     ax.set_xlim(left=0)
     ax.set_xlabel("share of answers that begin so")
     ax.grid(False, axis="y")
-    ax.legend(loc="lower right")
+    ax.legend(loc="center right")
     return fig

@@ -63,16 +63,17 @@ def rounding_and_margins(margins: np.ndarray, gaps: Mapping[str, np.ndarray]) ->
     for name, values in gaps.items():
         style = {"color": tint(FORMATS[name], 0.6), "label": name}
         axes[1].hist(values.clip(LOWEST), edges, **style)
+    top = axes[1].get_ylim()[1]
     for name, values in gaps.items():
-        middle = np.median(values.clip(LOWEST))
-        where = (middle, axes[1].get_ylim()[1])
-        shift = {"xytext": (0, -9), "textcoords": "offset points", "fontsize": 9}
-        colour = FORMATS[name]
-        axes[1].annotate(name, where, ha="center", color=colour, weight="bold", **shift)
+        style = {"ha": "center", "color": FORMATS[name], "weight": "bold"}
+        axes[1].text(np.median(values.clip(LOWEST)), 1.06 * top, name, **style)
+    axes[1].set_ylim(0, 1.25 * top)
     axes[1].set_title("change of a logit, one row against a block of rows", fontsize=10)
-    axes[1].margins(y=0.2)
     axes[1].set_xscale("log")
     axes[1].set(xlabel="logits (logarithmic)", ylabel="places")
+    ticks = [LOWEST, 1e-14, 1e-11, 1e-8, 1e-5, 1e-2, 10]
+    names = ["none", *(f"$10^{{{round(np.log10(tick))}}}$" for tick in ticks[1:])]
+    axes[1].set_xticks(ticks, names)
     return fig
 
 
