@@ -18,7 +18,7 @@ FLOORS = (
     ("fetching", "ngram"),
     ("methods",),
     ("tree_methods", "eagle_method"),
-    ("decoding", "statistics"),
+    ("decoding", "statistics", "exactness"),
     ("batching",),
     ("lab", "hosted"),
     ("benchmarks",),

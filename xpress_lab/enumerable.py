@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 TRAVELLERS = {("Anna", "Paris"): 0.55, ("Ben", "Rome"): 0.45}
 VERBS = {("is", "in"): 0.4, ("has", "left"): 0.3, ("has", "seen"): 0.3}
@@ -48,6 +49,26 @@ def travel_joint() -> Joint:
             (name, verb, word, city): p * q
             for (name, city), p in TRAVELLERS.items()
             for (verb, word), q in VERBS.items()
+        }
+    )
+
+
+def tour_joint() -> Joint:
+    """Fifteen sentences of four words in which every choice hangs on earlier ones: the
+    verb on the name, the third word on the verb, the city on the name."""
+    verbs = {"Anna": {"is": 0.3, "has": 0.7}, "Ben": {"is": 0.6, "has": 0.4}}
+    words = {
+        "is": {"in": 0.6, "near": 0.4},
+        "has": {"left": 0.5, "seen": 0.3, "loved": 0.2},
+    }
+    cities = {"Anna": {"Paris": 0.75, "Rome": 0.25}, "Ben": {"Rome": 1.0}}
+    return Joint.from_sentences(
+        {
+            (name, verb, word, city): p * p_verb * p_word * p_city
+            for name, p in {"Anna": 0.6, "Ben": 0.4}.items()
+            for verb, p_verb in verbs[name].items()
+            for word, p_word in words[verb].items()
+            for city, p_city in cities[name].items()
         }
     )
 
@@ -98,6 +119,28 @@ def product_of_conditionals(joint: Joint) -> np.ndarray:
     return law
 
 
+def law_of_slot(joint: Joint, seen: torch.Tensor, slot: int) -> torch.Tensor:
+    """Exact law of a slot given the first words, for many texts at once.
+
+    With all words before the slot this is its conditional, with fewer a marginal.
+
+    Args:
+        seen: ``[N, n]`` places of the first n words in their vocabularies, n <= slot.
+
+    Returns:
+        ``[N, V]`` probabilities in float64, V the largest vocabulary; padded with
+        zeros. An impossible beginning conditions on nothing: the slot's marginal.
+    """
+    given, slots = seen.shape[1], joint.table.ndim
+    others = tuple(axis for axis in range(given, slots) if axis != slot)
+    table = torch.from_numpy(joint.table.sum(axis=others))
+    alone = torch.from_numpy(marginals(joint)[slot]).expand(len(seen), -1)
+    rows = table[tuple(seen.T)].expand(len(seen), -1)
+    mass = rows.sum(dim=-1, keepdim=True)
+    law = torch.where(mass > 0, rows / mass.clamp_min(1e-300), alone)
+    return F.pad(law, (0, max(joint.table.shape) - law.shape[1]))
+
+
 def perfect_refiner(
     joint: Joint,
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
@@ -108,21 +151,11 @@ def perfect_refiner(
         tokens ``[N, S + 1]`` (entries 0 and 1 stand for the text before the block
         and are not read) to the log conditionals ``[N, S, V]``.
     """
-    shape = joint.table.shape
-    base = torch.zeros(1, len(shape), max(shape), dtype=torch.float64)
-    tables = []
-    for slot, size in enumerate(shape):
-        table = torch.zeros(*shape[:slot], max(shape), dtype=torch.float64)
-        for prefix in np.ndindex(shape[:slot]):
-            table[prefix][:size] = torch.from_numpy(conditional(joint, prefix))
-        tables.append(table)
-        base[0, slot, :size] = torch.from_numpy(marginals(joint)[slot])
+    slots, nothing = range(joint.table.ndim), torch.empty(1, 0, dtype=torch.long)
+    base = torch.stack([law_of_slot(joint, nothing, slot) for slot in slots], dim=1)
 
     def refine(previous: torch.Tensor) -> torch.Tensor:
-        rows = [
-            table[tuple(previous[:, 2 : slot + 2].T)].expand(len(previous), -1)
-            for slot, table in enumerate(tables)
-        ]
+        rows = [law_of_slot(joint, previous[:, 2 : slot + 2], slot) for slot in slots]
         return torch.stack(rows, dim=1).log()
 
     return base.log(), refine

@@ -67,3 +67,29 @@ def first_difference(
         torch.finfo(logits.dtype).eps * 2.0 ** torch.tensor(best).abs().log2().floor()
     )
     return Difference(place, best - second, (best - second) / float(grain))
+
+
+@torch.inference_mode()
+def logits_by_width(
+    target, prompt: list[int], tokens: list[int], width: int
+) -> torch.Tensor:
+    """``[T, V]`` what the target says at each place of an answer, in its own dtype.
+
+    Args:
+        tokens: the answer's T ids; row t comes from the t tokens before that place.
+        width: how many of them a pass takes in: 1 as in plain decoding, B as in
+            verification. In exact arithmetic it makes no difference.
+    """
+    rows = lambda ids: torch.tensor([ids], device=target.device)  # noqa: E731
+    cache = target.new_cache(1, len(prompt) + len(tokens))
+    parts = [target.forward(rows(prompt), cache, last_only=True).logits[0]]
+    for start in range(0, len(tokens) - 1, width):
+        some = tokens[start : min(start + width, len(tokens) - 1)]
+        parts.append(target.forward(rows(some), cache).logits[0])
+    return torch.cat(parts)
+
+
+def margins(logits: torch.Tensor) -> torch.Tensor:
+    """``[T]`` top-1 less top-2 logit of each row, in float64."""
+    best, second = logits.double().topk(2, dim=-1).values.unbind(-1)
+    return best - second
