@@ -28,11 +28,7 @@ from xpress_lab.training.trainer import Fit, Monitor
 from xpress_lab.training.workers import Workers
 
 ARMS = ("dflash", "markov", "xpress")
-OPTIONAL = (
-    "eagle",
-    "markov-gated",
-    "markov-rnn",
-)  # trained when they are asked for by name
+OPTIONAL = ("eagle", "markov-gated", "markov-rnn")  # trained when asked for by name
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
