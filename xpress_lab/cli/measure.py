@@ -15,6 +15,7 @@ from xpress_lab.cli.shared import (
     clear_errors,
     parse_budgets,
     parse_passes,
+    parse_thresholds,
     print_summary,
 )
 from xpress_lab.errors import LabError
@@ -36,6 +37,10 @@ def bench(
     rescoring: Annotated[
         str, typer.Option(help="Scores of xpress+ddtree: marginals,paths")
     ] = "marginals",
+    confidence: Annotated[
+        str,
+        typer.Option(help="Cut blocks before the first less likely draft: 0,0.4"),
+    ] = "0",
     benchmarks: Annotated[str, typer.Option(help="Comma list or 'all'.")] = "all",
     prompts: Annotated[
         Path | None, typer.Option(help="Folder of JSONL prompts.")
@@ -69,7 +74,13 @@ def bench(
         lab = load_lab(tier, device=device, dtype=dtype)
         names = lab.trained() if methods == "all" else methods.split(",")
         ks = [parse_passes(k) for k in passes.split(",")]
-        arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
+        arms = run_arms(
+            names,
+            ks,
+            parse_budgets(budget),
+            rescoring.split(","),
+            parse_thresholds(confidence),
+        )
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         rows = run_bench(
