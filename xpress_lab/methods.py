@@ -174,7 +174,7 @@ class BlockDrafting:
                 base.shape, noise_stream, base.device, scale(base[:, :0]).dtype
             )
         solution = self._solve(hidden, base, request, scale, noise, keep_trace)
-        kept = self._kept(hidden, request, solution.tokens)
+        kept = self.kept(hidden, request, solution.tokens)
         scores = solution.scores[:, :kept]
         q = None if noise is None else borrowed.spread(scores.softmax(-1))
         trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
@@ -210,16 +210,20 @@ class BlockDrafting:
         self.cache.advance(taps.shape[1])
         return hidden
 
-    def _kept(self, hidden, request, tokens) -> int:
+    def kept(self, hidden, request, tokens) -> int:
         """How many drafts are worth verifying; all unless a threshold is set."""
-        method = self.method
-        if not method.threshold:
+        if not self.method.threshold:
             return tokens.shape[1]
+        logits = self.sureness(hidden, request, tokens)
+        return leading_sure(logits, self.method.threshold)
+
+    def sureness(self, hidden, request, tokens) -> torch.Tensor:
+        """``[N, S]`` what the confidence head says of each draft, as logits."""
+        method = self.method
         slots = hidden[:, method.drafter.config.first_slot :]
         anchor = method.borrowed.to_draft(request.anchor)
         previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)
-        logits = method.confidence(slots, previous, method.head)
-        return leading_sure(logits, method.threshold)
+        return method.confidence(slots, previous, method.head)
 
     def _solve(self, hidden, base, request, scale, noise, keep_trace):
         head, passes = self.method.head, self.method.passes
