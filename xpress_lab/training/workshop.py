@@ -12,14 +12,15 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm, save_eagle
+from xpress_lab.checkpoints import CONFIDENCE, Arm, load_arm, save_arm, save_eagle
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_json, write_whole
 from xpress_lab.ngram import save_ngram
-from xpress_lab.presets import Tier
+from xpress_lab.presets import BLOCKS, Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
-from xpress_lab.training.arms import new_arm, train_arm
+from xpress_lab.training.arms import new_arm, train_arm, train_confidence
+from xpress_lab.training.cards import all_written
 from xpress_lab.training.eagle_arm import new_eagle, train_eagle
 from xpress_lab.training.ngram_counting import count_ngrams
 from xpress_lab.training.states import StateStore
@@ -29,6 +30,7 @@ from xpress_lab.training.workers import Workers
 
 ARMS = ("dflash", "markov", "xpress")
 OPTIONAL = ("eagle", "markov-gated", "markov-rnn")  # trained when asked for by name
+AFTERWARDS = tuple(f"{kind}/{CONFIDENCE}" for kind in BLOCKS)  # these too
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -39,42 +41,67 @@ class Workshop:
         tier: recipes and seed.
         out: the tier's checkpoint folder.
         work: states, logs and the target's responses; safe to delete afterwards.
+        shared: where responses and states lie, if several runs use the same ones.
     """
 
     stages: tuple[str, ...] = ("base", *ARMS)
 
-    def __init__(self, tier: Tier, out: Path, work: Path):
+    def __init__(self, tier: Tier, out: Path, work: Path, shared: Path | None = None):
         self.tier, self.out, self.work = tier, out, work
+        self.shared = shared or work
         self.workers = Workers()
 
     def run(
         self, stages: Sequence[str] | None = None, say: Callable[[str], None] = print
     ) -> None:
-        """Run the named stages, in order; by default all but the optional arms."""
+        """Run the named stages, in order; by default all but the optional ones."""
         wanted = self.stages if stages is None else stages
-        known = (*self.stages, *OPTIONAL)
+        known = self.in_order()
         unknown = set(wanted) - set(known)
         if unknown:
             raise LabError(
                 f"Unknown stage {unknown.pop()!r}: use {', '.join(self.stages)}; "
-                f"or, optional, {', '.join(OPTIONAL)}."
+                f"or, optional, {', '.join((*OPTIONAL, *AFTERWARDS))}."
             )
         self.say = say if self.workers.is_main else lambda _: None
         for stage in (stage for stage in known if stage in wanted):
             started = time.perf_counter()
             state = "present"
-            if not self.product(stage).exists():
+            if not self.done(stage):
                 self._make(stage)
                 state = f"{time.perf_counter() - started:.0f} s"
             self.workers.wait()
             self.say(f"{stage}: {state}")
 
+    def in_order(self) -> tuple[str, ...]:
+        """Every stage that there is; cards tell of all others and so come last."""
+        first = tuple(stage for stage in self.stages if stage != "cards")
+        last = self.stages[len(first) :]
+        return (*first, *OPTIONAL, *AFTERWARDS, *last)
+
     def _make(self, stage: str) -> None:
-        """Arms are trained by all processes, the rest by the main one."""
-        if stage in ("base", *ARMS, *OPTIONAL):
+        """Weights are trained by all processes, the rest is made by the main one."""
+        if stage in ("base", *ARMS, *OPTIONAL, *AFTERWARDS):
+            self.check_recipe(stage)
+        if stage == "eagle":
+            self.train_eagle()
+        elif stage in AFTERWARDS:
+            self.train_confidence(stage)
+        elif stage in ("base", *ARMS, *OPTIONAL):
             self.train_arm(stage)
         elif self.workers.is_main:
             self.make(stage)
+
+    def check_recipe(self, stage: str) -> None:
+        """Raise where the tier does not say for how many steps a stage is trained."""
+        if Path(stage).name not in self.tier.arm.steps:
+            raise LabError(f"Tier {self.tier.name} has no recipe for stage {stage!r}.")
+
+    def done(self, stage: str) -> bool:
+        """Whether a stage needs no more work."""
+        if stage == "cards":
+            return all_written(self.out)
+        return self.product(stage).exists()
 
     def product(self, stage: str) -> Path:
         """The file or folder that says that a stage is done."""
@@ -99,8 +126,6 @@ class Workshop:
     def train_arm(self, stage: str) -> None:
         """Train the base drafter, or an arm that goes on from it."""
         recipe, seed = self.tier.arm, self.tier.seed
-        if stage == "eagle":
-            return self.train_eagle()
         if stage == "base":
             arm = self.new_base()
         else:
@@ -130,10 +155,28 @@ class Workshop:
             self.write_log("eagle", done, store.texts)
             save_eagle(drafter, self.out / "eagle", SHIPPED_DTYPE)
 
+    def train_confidence(self, stage: str) -> None:
+        """Train a confidence head for an arm that is there, and leave the arm be."""
+        kind = Path(stage).parent.name
+        arm = load_arm(self.made_or_shipped(kind), self.target)
+        if arm.confidence is not None:
+            raise LabError(
+                f"The {kind} arm was trained with a confidence head of its own; "
+                f"it needs no stage {stage!r}."
+            )
+        store = self.states(arm.drafter.config.target_layer_ids)
+        done = train_confidence(
+            arm, store, self.tier.arm, self.work / stage, self.tier.seed
+        )
+        if self.workers.is_main:
+            self.write_log(stage, done, store.texts)
+            arm.confidence.save_pretrained(self.out / stage)
+
     def states(self, taps: tuple[int, ...]) -> StateStore:
         """The target's states of its responses; the main process writes them."""
         with self.workers.main_first():
-            return StateStore(self.target, self.responses, taps, self.work / "states")
+            where = self.shared / "states"
+            return StateStore(self.target, self.responses, taps, where)
 
     def monitor(self, arm: Arm) -> Monitor | None:
         """What is watched while an arm trains; nothing unless a tier says so."""
