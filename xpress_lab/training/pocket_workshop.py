@@ -106,7 +106,8 @@ class PocketWorkshop(Workshop):
         folder = self.out / "prompts"
         asked = Asked(
             tuple(p for f in FAMILIES for p in read_prompts(folder, f, self.carded)),
-            graded=self.graded,
+            self.tier.responses.max_new_tokens,
+            self.graded,
         )
         wording = Wording("The pocket tier's own, `../target`.")
         write_cards(self.tier, self.out, torch.float32, wording, asked)
