@@ -15,7 +15,8 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results notebooks lock clean python-ok
+.PHONY: help install reproduce lab test lint train results layers notebooks lock clean \
+    python-ok
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile \
@@ -62,6 +63,9 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(TREES) --out data/results/trees.csv
 	rm -f data/results/batches.csv
 	$(BATCHES) --out data/results/batches.csv
+
+layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 layers
+	$(BIN)/xpress-lab sweep-layers --layers 1,2,3 --out outputs/layers
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks

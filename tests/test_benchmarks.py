@@ -1,5 +1,6 @@
 """Runner, statistics and tables: definitions agree, interrupted runs go on."""
 
+import copy
 import json
 from collections import Counter
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from xpress_lab import LabError, load_lab
 from xpress_lab.benchmarks import runner
@@ -25,6 +27,7 @@ from xpress_lab.benchmarks.tables import (
     summary,
     tau_by_context,
 )
+from xpress_lab.checkpoints import new_confidence
 from xpress_lab.statistics import (
     acceptance_rate,
     bootstrap,
@@ -189,6 +192,41 @@ def test_trees_are_told_apart_by_budget_and_rescoring(tree_rows):
     assert (costs.loc[costs["arm"] != "ar", "tree_ms"] > 0).all()
 
 
+@pytest.fixture(scope="module")
+def cut_rows(lab, bench, tmp_path_factory):
+    """xpress with and without cuts, by a confidence head of no training."""
+    arm = lab.arm("xpress")
+    torch.manual_seed(0)
+    head = new_confidence(arm).requires_grad_(False)
+    cutting = copy.copy(lab)
+    cutting._arms = {**lab._arms, "xpress": replace(arm, confidence=head)}
+    out = tmp_path_factory.mktemp("cuts") / "rows.csv"
+    arms = run_arms(["ar", "xpress"], [2], confidences=[0.0, 0.5])
+    assert [a.confidence for a in arms] == [0.0, 0.0, 0.5]  # ar has no blocks to cut
+    run_bench(cutting, replace(bench, arms=arms, temperatures=(0.0,)), out)
+    size = out.stat().st_size
+    again = run_bench(cutting, replace(bench, arms=arms, temperatures=(0.0,)), out)
+    assert out.stat().st_size == size
+    return again
+
+
+def test_cuts_are_told_apart_and_lose_nothing(cut_rows):
+    assert not cut_rows.duplicated(list(runner.KEY)).any()
+    assert set(labelled(cut_rows)["arm"]) == {"ar", "xpress K=2", "xpress K=2 cut 0.5"}
+    texts = cut_rows.groupby(["benchmark", "prompt_id"])["token_hash"].nunique()
+    assert (texts == 1).all()
+
+
+def test_the_acceptance_rate_counts_what_was_proposed(cut_rows):
+    by_cut = dict(list(cut_rows[cut_rows["method"] == "xpress"].groupby("confidence")))
+    whole, cut = by_cut[0.0], by_cut[0.5]
+    assert (whole["proposed"] == 15 * whole["verify_steps"]).all()
+    assert cut["proposed"].sum() < 15 * cut["verify_steps"].sum()
+    rate = cut["accepted"].sum() / cut["proposed"].sum()
+    assert acceptance_rate(cut) == pytest.approx(rate)
+    assert (cut["accepted"] <= cut["proposed"]).all()
+
+
 def test_the_acceptance_rate_of_a_tree_counts_its_nodes(tree_rows):
     for _, texts in tree_rows.groupby(["method", "rescoring", "budget"]):
         if texts["method"].iloc[0] != "ar":
@@ -199,12 +237,14 @@ def test_the_acceptance_rate_of_a_tree_counts_its_nodes(tree_rows):
 
 def test_files_from_before_trees_are_read_and_not_resumed(lab, bench, rows, tmp_path):
     path = tmp_path / "old.csv"
-    old = rows.drop(columns=["budget", "rescoring", "tree_seconds"])
+    new = ["budget", "rescoring", "tree_seconds", "confidence", "proposed"]
+    old = rows.drop(columns=new)
     old.to_csv(path, index=False)
     back = read_frame(path)
     assert set(back["budget"]) == {0, 15} and (back["tree_seconds"] == 0).all()
     assert list(labelled(back)["arm"]) == list(labelled(rows)["arm"])
-    with pytest.raises(LabError, match="budget, rescoring, tree_seconds.*another file"):
+    assert (back["proposed"] == rows["proposed"]).all()
+    with pytest.raises(LabError, match="budget, confidence, .*another file"):
         run_bench(lab, bench, path)
 
 
@@ -223,6 +263,7 @@ def synthetic(accepted: list[list[int]], cut: int = 0) -> pd.DataFrame:
                 "budget": 3,
                 "new_tokens": emitted + 1,
                 "verify_steps": len(rounds),
+                "proposed": 3 * len(rounds),
                 "accepted": sum(rounds),
                 "accepted_per_slot": json.dumps(reached),
                 "tau": emitted / len(rounds),

@@ -9,6 +9,7 @@ from xpress_lab.cli import app
 from xpress_lab.presets import TREES
 
 COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
+COMMANDS += ["sweep-layers"]
 QUESTION = "Anna lives in Oslo and works as a baker. Where does Anna live?"
 
 
@@ -81,8 +82,15 @@ def test_unknown_words_are_named(run):
         (("tables", "nowhere.csv"), "No results at"),
         (("train", "--only", "everything"), "Unknown stage"),
         (("export", "--to", "gguf"), "Unknown export"),
+        (("export", "--method", "dflash", "--confidence"), "no confidence head"),
         (("generate", QUESTION, "--method", "markov-rnn"), "No checkpoint in"),
-        (("generate", QUESTION, "--confidence", "0.5"), "needs a confidence head"),
+        (("generate", QUESTION, "--confidence", "-1"), "must lie in 0..1"),
+        (("generate", QUESTION, "--method", "ar", "--confidence", "1"), "for ar use 0"),
+        (("bench", "--confidence", "0.4,high"), "--confidence takes"),
+        (("bench", "--methods", "dflash", "--confidence", "0.4"), "no confidence head"),
+        (("bench", "--batch-size", "2", "--confidence", "0.4"), "are timed uncut"),
+        (("sweep-layers", "--layers", "1,two"), "--layers takes"),
+        (("sweep-layers", "--layers", "9"), "Depths must lie in 1..4"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, says):

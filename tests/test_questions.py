@@ -55,8 +55,9 @@ def test_the_evaluated_prompts_are_the_protocol_s_first_ones(folder):
     assert len(marks) == EVALUATED + 9
     order = [f"long question {i}?" for i in range(150)]
     random.Random(0).shuffle(order)
-    assert rest_of_benchmarks(folder) == order[EVALUATED:]
-    assert not {fingerprint(q) for q in rest_of_benchmarks(folder)} & marks
+    rest = rest_of_benchmarks(folder)
+    assert rest == {"long": order[EVALUATED:], "short": []}
+    assert not set(map(fingerprint, rest["long"])) & marks
 
 
 @given(st.text(), st.text())
@@ -163,6 +164,7 @@ def test_our_wording_is_the_protocol_s():
 def test_no_real_evaluation_prompt_is_trained_on():
     marks = evaluated(SHARED)
     assert len(marks) > 0.97 * (5 * EVALUATED + 30 + 80)  # a few occur twice
-    questions = unseen([*rest_of_benchmarks(SHARED), *template_questions(900)], marks)
+    rest = [q for asked in rest_of_benchmarks(SHARED).values() for q in asked]
+    questions = unseen([*rest, *template_questions(900)], marks)
     assert not {fingerprint(q) for q in questions} & marks
     assert len(questions) > 2_500

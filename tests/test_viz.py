@@ -239,6 +239,7 @@ def made_up_rows(slots: int = 3) -> pd.DataFrame:
                 "passes": passes,
                 "rescoring": "",
                 "budget": 0 if method == "ar" else slots,
+                "confidence": 0.0,
                 "temperature": temperature,
                 "block_size": 1 if method == "ar" else slots + 1,
                 "verify_steps": 20,

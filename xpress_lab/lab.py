@@ -1,19 +1,26 @@
 """The Python entry: a tier loaded, and texts out of it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from xpress_lab.batching import decode_batch
-from xpress_lab.checkpoints import Arm, load_arm, load_eagle
+from xpress_lab.checkpoints import (
+    CONFIDENCE,
+    Arm,
+    load_arm,
+    load_confidence,
+    load_eagle,
+)
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import pick_device, pick_dtype
 from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod, Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
-from xpress_lab.presets import METHODS, Tier, get_tier
+from xpress_lab.presets import BLOCKS, METHODS, Tier, get_tier
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
 from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
@@ -36,11 +43,24 @@ class Lab:
         named = getattr(self.tier.target, "name", None)
         return named or str(self.tier.target_folder(self.folder))
 
-    def arm(self, kind: str) -> Arm:
-        """The trained drafter and head of a method with a checkpoint of its own."""
+    def arm(self, kind: str, confidence: bool = False) -> Arm:
+        """The trained drafter and head of a method with a checkpoint of its own.
+
+        Args:
+            confidence: together with its confidence head, which must be there, inside
+                it or beside it.
+        """
         if kind not in self._arms:
             self._arms[kind] = load_arm(self.folder / kind, self.target)
-        return self._arms[kind]
+        arm, beside = self._arms[kind], self.folder / kind / CONFIDENCE
+        if not confidence or arm.confidence is not None:
+            return arm
+        if not beside.is_dir():
+            raise LabError(
+                f"The {kind} arm has no confidence head: train one with "
+                f"xpress-lab train --only {kind}/{CONFIDENCE}"
+            )
+        return replace(arm, confidence=load_confidence(beside, arm, self.target))
 
     def ngram(self) -> NGram:
         """The 3-gram counted on the target's responses, read when first asked for."""
@@ -74,6 +94,11 @@ class Lab:
         check_rescoring(name, rescoring)
         if candidates and name != "xpress":
             raise LabError(f"candidates={candidates} is for xpress, not for {name}.")
+        if confidence and name not in BLOCKS:
+            raise LabError(
+                f"A confidence threshold cuts the blocks of {', '.join(BLOCKS)}; "
+                f"for {name} use 0."
+            )
         if name == "ar":
             return PlainDecoding()
         if name == "eagle":
@@ -94,7 +119,7 @@ class Lab:
         candidates: int | None = None,
     ) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
-        arm = self.arm(kind)
+        arm = self.arm(kind, confidence=confidence > 0)
         return arm_method(arm, self.target, passes, confidence, kind, candidates)
 
     def trained(self) -> list[str]:

@@ -231,7 +231,7 @@ class BlockDrafting:
             keep_trace,
             candidates=self.method.candidates,
         )
-        counts = self._counts(hidden, request, solution.tokens)
+        counts = self.counts(hidden, request, solution.tokens)
         kept = None if counts is None else max(counts)
         q = None
         if noise is not None:
@@ -292,16 +292,21 @@ class BlockDrafting:
         visible = (keys < start) | behind
         return torch.cat([context, block], dim=1), visible[:, None, None]
 
-    def _counts(self, hidden, request, tokens) -> list[int] | None:
-        """How many drafts are worth verifying; all unless a threshold is set."""
-        method = self.method
-        if not method.threshold:
+    def counts(self, hidden, request, tokens) -> list[int] | None:
+        """How many drafts of each row are worth verifying; ``None``, which is all,
+        unless a threshold is set."""
+        if not self.method.threshold:
             return None
+        logits = self.sureness(hidden, request, tokens)
+        return leading_sure(logits, self.method.threshold)
+
+    def sureness(self, hidden, request, tokens) -> torch.Tensor:
+        """``[N, S]`` what the confidence head says of each draft, as logits."""
+        method = self.method
         slots = hidden[:, method.drafter.config.first_slot :]
         anchor = method.borrowed.to_draft(request.anchor)
         previous = torch.cat([anchor[:, None], tokens[:, :-1]], dim=1)
-        logits = method.confidence(slots, previous, method.head)
-        return leading_sure(logits, method.threshold)
+        return method.confidence(slots, previous, method.head)
 
     def _solve(self, hidden, base, request, scale, noise, keep_trace, *, candidates=0):
         head, passes = self.method.head, self.method.passes

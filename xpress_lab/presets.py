@@ -9,6 +9,7 @@ from xpress_lab.errors import LabError
 CHAINS = ("ar", "eagle", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
 TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
 METHODS = CHAINS + TREES
+BLOCKS = tuple(name for name in CHAINS if name not in ("ar", "eagle"))  # can be cut
 FAMILIES = ("math", "code", "chat")
 
 
@@ -83,6 +84,7 @@ class ArmRecipe:
             "markov-gated": 1_800,
             "markov-rnn": 1_800,
             "xpress": 1_800,
+            "confidence": 400,
         }
     )
     batch: int = 16
@@ -149,6 +151,7 @@ LAPTOP = Tier(
             "markov-gated": 4_000,
             "markov-rnn": 4_000,
             "xpress": 4_000,
+            "confidence": 400,
         },
         learning_rate=1.5e-3,
         gamma=4.0,

@@ -72,7 +72,7 @@ def tau_per_response(rows: pd.DataFrame) -> float:
 
 def acceptance_rate(rows: pd.DataFrame) -> float:
     """Accepted / proposed drafts; ``nan`` for plain decoding, which proposes none."""
-    proposed = (rows["verify_steps"] * rows["budget"]).sum()
+    proposed = rows["proposed"].sum()
     return rows["accepted"].sum() / proposed if proposed else float("nan")
 
 

@@ -14,6 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from xpress_lab.cache import KVCache
 from xpress_lab.errors import LabError
 
+# transformers' names of model types that are built alike; other than that they may
+# have biases, head norms or experts.
+FAMILIES = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+
 
 class TargetOutput(NamedTuple):
     """What one target call returns.
@@ -30,12 +34,14 @@ class Target:
     """A frozen causal language model that verifies drafts.
 
     Args:
-        model: a transformers causal LM whose layers all use full attention.
+        model: a transformers causal LM of the Llama or Qwen families, whose layers
+            all use full attention.
         tokenizer: its tokenizer, or ``None`` for work on token ids alone.
     """
 
     def __init__(self, model, tokenizer=None):
         refuse_unless_croppable(model.config)
+        refuse_other_families(model.config)
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.config = model.config
@@ -232,6 +238,19 @@ def refuse_unless_croppable(config) -> None:
         raise LabError(
             f"Target {config.model_type!r} has layers whose cache cannot roll back "
             f"({odd}); only full-attention models can verify drafts."
+        )
+
+
+def refuse_other_families(config) -> None:
+    """Raise for models that are not built like Llama.
+
+    This class reads their layers, final norm, rotary base and output head by name, and
+    their logits are the head's alone: no scaling or capping comes after it.
+    """
+    if config.model_type not in FAMILIES:
+        raise LabError(
+            f"Target {config.model_type!r} is not of the Llama and Qwen families "
+            f"({', '.join(FAMILIES)}): choose a target that is."
         )
 
 

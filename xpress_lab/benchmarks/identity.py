@@ -5,6 +5,7 @@ row, and where the two best tokens lie within that rounding either may win: the 
 at the first difference tells such a tie from a fault.
 """
 
+import math
 from typing import NamedTuple
 
 import pandas as pd
@@ -63,10 +64,14 @@ def first_difference(
     cache = target.new_cache(1, tokens.shape[1])
     logits = target.forward(tokens, cache, last_only=True).logits[0, -1]
     best, second = logits.float().topk(2).values.tolist()
-    grain = (
-        torch.finfo(logits.dtype).eps * 2.0 ** torch.tensor(best).abs().log2().floor()
-    )
-    return Difference(place, best - second, (best - second) / float(grain))
+    margin = best - second
+    return Difference(place, margin, margin / last_bit(best, logits.dtype))
+
+
+def last_bit(value: float, dtype: torch.dtype) -> float:
+    """Gap between neighbouring numbers of ``dtype`` near ``value``; at 0, where they
+    are denser than any sum of products can resolve, that of numbers below one."""
+    return math.ldexp(torch.finfo(dtype).eps, math.frexp(value)[1] - 1)
 
 
 @torch.inference_mode()

@@ -51,6 +51,8 @@ def benchmark_names(folder: Path, wanted: str = "all") -> list[str]:
 def read_prompts(folder: Path, name: str, limit: int | None = None) -> list[str]:
     """First turns of a benchmark, in the protocol's shuffled order."""
     path = folder / f"{name}.jsonl"
+    if not path.is_file():
+        raise LabError(f"No prompts at {path}.")
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

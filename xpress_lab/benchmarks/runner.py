@@ -19,14 +19,14 @@ from xpress_lab.decoding import STAGES, Generation, decode
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
-from xpress_lab.presets import TREES
+from xpress_lab.presets import BLOCKS, TREES
 from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import distinct_n, longest_run
 from xpress_lab.tree_methods import uses_passes
 
 CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
-ARM = ("method", "passes", "rescoring", "budget")  # what tells arms apart
+ARM = ("method", "passes", "rescoring", "budget", "confidence")  # tell arms apart
 KEY = (*ARM, "temperature", "benchmark", "prompt_id", "seed")
 COLUMNS = (
     "tier",
@@ -37,6 +37,7 @@ COLUMNS = (
     "new_tokens",
     "verify_steps",
     "tau",
+    "proposed",
     "accepted",
     "accepted_per_slot",
     "rounds_by_context",
@@ -68,6 +69,7 @@ class RunArm:
     passes: int | None = None  # of xpress; None is the fixed point
     budget: int | None = None  # of trees; None is as many drafts as a chain has
     rescoring: str = "marginals"  # of xpress+ddtree
+    confidence: float = 0.0  # drafts are cut before the first less likely one
 
     @property
     def passes_label(self) -> str:
@@ -83,7 +85,11 @@ class RunArm:
 
     def method(self, lab: Lab) -> Method:
         return lab.method(
-            self.name, self.passes, budget=self.budget, rescoring=self.rescoring
+            self.name,
+            self.passes,
+            confidence=self.confidence,
+            budget=self.budget,
+            rescoring=self.rescoring,
         )
 
 
@@ -92,6 +98,7 @@ def run_arms(
     passes: Sequence[int | None],
     budgets: Sequence[int | None] = (None,),
     rescorings: Sequence[str] = ("marginals",),
+    confidences: Sequence[float] = (0.0,),
 ) -> tuple[RunArm, ...]:
     """Every method with every setting that matters to it, once."""
     arms = [
@@ -100,11 +107,13 @@ def run_arms(
             k if uses_passes(name, rescoring) else None,
             budget if name in TREES else None,
             rescoring if name == "xpress+ddtree" else "marginals",
+            confidence if name in BLOCKS else 0.0,
         )
         for name in names
         for rescoring in rescorings
         for k in passes
         for budget in budgets
+        for confidence in confidences
     ]
     return tuple(dict.fromkeys(arms))
 
@@ -145,6 +154,7 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
         fresh = []
         for arm in rotated(bench.arms, turn):
             settings = (arm.passes_label, arm.rescoring_label, methods[arm].budget)
+            settings += (arm.confidence,)
             key = (arm.name, *settings, float(temperature), name, number, seed)
             key = tuple(map(str, key))
             if key in present:
@@ -206,6 +216,7 @@ def _measures(text: Generation) -> dict:
         "new_tokens": len(text.tokens),
         "verify_steps": len(text.rounds),
         "tau": round(text.tau, 5),
+        "proposed": sum(len(r.block) - 1 for r in text.rounds),
         "accepted": sum(r.accepted for r in text.rounds),
         "accepted_per_slot": json.dumps(reached),
         "rounds_by_context": json.dumps(_by_context(text), separators=(",", ":")),
@@ -297,6 +308,10 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     frame["budget"] = frame["budget"].fillna(frame["block_size"] - 1).astype(int)
     frame["rescoring"] = frame["rescoring"].astype(object).fillna("")
     frame["tree_seconds"] = frame["tree_seconds"].fillna(0.0)
+    # And from before proposals could be cut.
+    frame["confidence"] = frame["confidence"].fillna(0.0)
+    whole = frame["verify_steps"] * frame["budget"]
+    frame["proposed"] = frame["proposed"].fillna(whole).astype(int)
     return frame
 
 

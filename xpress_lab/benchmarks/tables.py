@@ -5,6 +5,7 @@ from functools import cache
 
 import pandas as pd
 
+from xpress_lab.benchmarks.runner import ARM
 from xpress_lab.decoding import STAGES
 from xpress_lab.errors import LabError
 from xpress_lab.presets import TREES, data_folder
@@ -23,8 +24,15 @@ from xpress_lab.statistics import (
 POOLED = "all"
 
 
-def method_label(method: str, passes: str, rescoring: str = "", budget=None) -> str:
-    """``xpress K=6``, ``xpress fixed point``, ``xpress+ddtree paths M=32``, ``ar``.
+def method_label(
+    method: str,
+    passes: str,
+    rescoring: str = "",
+    budget: int | None = None,
+    confidence: float = 0.0,
+) -> str:
+    """``xpress K=6``, ``xpress fixed point``, ``xpress+ddtree paths M=32``,
+    ``xpress K=6 cut 0.4``, ``ar``.
 
     ``marginals`` are the rule and go unsaid; only trees have a budget to choose.
     """
@@ -35,12 +43,14 @@ def method_label(method: str, passes: str, rescoring: str = "", budget=None) -> 
         words.append("fixed point" if passes == "fixed" else f"K={passes}")
     if method in TREES:
         words.append(f"M={budget}")
+    if confidence:
+        words.append(f"cut {confidence:g}")
     return " ".join(words)
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with an ``arm`` column, in the order in which arms appear."""
-    settings = [rows[c] for c in ("method", "passes", "rescoring", "budget")]
+    settings = [rows[c] for c in ARM]
     arms = [method_label(*row) for row in zip(*settings, strict=True)]
     return rows.assign(arm=arms)
 

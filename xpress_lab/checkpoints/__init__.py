@@ -6,18 +6,26 @@ into, and in which our own weights are written.
 """
 
 from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm, head_sizes, new_head
+from xpress_lab.checkpoints.confidence import (
+    CONFIDENCE,
+    load_confidence,
+    new_confidence,
+)
 from xpress_lab.checkpoints.eagle import load_eagle, save_eagle
 from xpress_lab.checkpoints.export import export_arm
 from xpress_lab.checkpoints.loading import load_arm
 from xpress_lab.checkpoints.serving import save_arm
 
 __all__ = [
+    "CONFIDENCE",
     "MARKOV_TYPES",
     "Arm",
     "export_arm",
     "head_sizes",
     "load_arm",
+    "load_confidence",
     "load_eagle",
+    "new_confidence",
     "new_head",
     "save_arm",
     "save_eagle",

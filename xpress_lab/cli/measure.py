@@ -18,6 +18,7 @@ from xpress_lab.cli.shared import (
     parse_counts,
     parse_passes,
     parse_sizes,
+    parse_thresholds,
     print_records,
     print_summary,
     print_throughput,
@@ -42,6 +43,10 @@ def bench(
     rescoring: Annotated[
         str, typer.Option(help="Scores of xpress+ddtree: marginals,paths")
     ] = "marginals",
+    confidence: Annotated[
+        str,
+        typer.Option(help="Cut blocks before the first less likely draft: 0,0.4"),
+    ] = "0",
     benchmarks: Annotated[str, typer.Option(help="Comma list or 'all'.")] = "all",
     prompts: Annotated[
         Path | None, typer.Option(help="Folder of JSONL prompts.")
@@ -120,7 +125,15 @@ def bench(
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
         ks = [parse_passes(k) for k in passes.split(",")]
-        arms = run_arms(names, ks, parse_budgets(budget), rescoring.split(","))
+        thresholds = parse_thresholds(confidence)
+        if any(thresholds) and sizes != (1,):
+            raise LabError(
+                f"Batches are timed uncut: --batch-size {batch_size} goes with "
+                f"--confidence 0, not {confidence}."
+            )
+        arms = run_arms(
+            names, ks, parse_budgets(budget), rescoring.split(","), thresholds
+        )
         how = {
             "arms": arms,
             "temperatures": temperatures,

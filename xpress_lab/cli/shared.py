@@ -62,6 +62,21 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(size) for size in sizes}))
 
 
+def parse_depths(text: str) -> list[int]:
+    if not all(depth.isdigit() for depth in text.split(",")):
+        raise LabError(f"--layers takes numbers such as 1,2,3, not {text!r}.")
+    return [int(depth) for depth in text.split(",")]
+
+
+def parse_thresholds(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise LabError(
+            f"--confidence takes numbers such as 0,0.4, not {text!r}."
+        ) from error
+
+
 def show(frame, title: str, digits: int = 2) -> None:
     """Print a data frame as a rich table."""
     table = Table(title=title, title_justify="left")

@@ -45,6 +45,8 @@ def train(
     Example: xpress-lab train --tier pocket --out outputs/train/pocket
 
     DSpark's other heads are optional: xpress-lab train --only markov-gated,markov-rnn
+
+    A confidence head, for an arm that is there: --only xpress/confidence
     """
     from dataclasses import replace
 
@@ -104,6 +106,9 @@ def export(
     to: Annotated[
         str, typer.Option(help="vllm, speculators, or folder (our own)")
     ] = "folder",
+    confidence: Annotated[
+        bool, typer.Option(help="Take the arm's confidence head along.")
+    ] = False,
     out_folder: Annotated[Path, typer.Option("--out", help="Folder to write.")] = Path(
         "outputs/export"
     ),
@@ -117,7 +122,7 @@ def export(
 
     with clear_errors():
         lab = load_lab(tier, device="cpu", dtype="bfloat16")
-        arm, name = lab.arm(method), lab.target_name
+        arm, name = lab.arm(method, confidence), lab.target_name
         line = export_arm(arm, out_folder, to, lab.target, name)
         typer.echo(f"Wrote config.json and model.safetensors to {out_folder}. Use it:")
         typer.echo(line)

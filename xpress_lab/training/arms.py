@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 from xpress_lab.borrowed import Borrowed
-from xpress_lab.checkpoints import MARKOV_TYPES, Arm, new_head
+from xpress_lab.checkpoints import Arm, new_confidence, new_head
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.presets import ArmRecipe
-from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.target import Target, default_taps
-from xpress_lab.training.blocks import make_blocks, sample_anchors
-from xpress_lab.training.losses import arm_loss
+from xpress_lab.training.blocks import BlockBatch, make_blocks, sample_anchors
+from xpress_lab.training.losses import afterwards_loss, arm_loss
 from xpress_lab.training.states import StateStore
 from xpress_lab.training.trainer import Fit, Monitor, Schedule, fit
 
@@ -69,11 +68,10 @@ def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
     torch.manual_seed(seed)
     drafter = copy.deepcopy(base.drafter).float().train().requires_grad_(True)
     head = new_head(kind, config, recipe.rank, recipe.mlp_ratio, base.draft_ids)
-    confidence = None
+    arm = Arm(kind, drafter, head, base.draft_ids)
     if recipe.confidence_weight:
-        rank = recipe.rank if kind in MARKOV_TYPES else 0
-        confidence = ConfidenceHead(config.hidden_size, rank)
-    return Arm(kind, drafter, head, base.draft_ids, confidence)
+        arm.confidence = new_confidence(arm)
+    return arm
 
 
 @torch.no_grad()
@@ -134,25 +132,11 @@ def train_arm(
     row: int = 0,
 ) -> Fit:
     """Fit a drafter and its head to the target's texts, in place."""
-    config, texts = arm.drafter.config, store.texts
     borrowed = Borrowed(store.target, arm.draft_ids)
 
     def loss_of(generator: torch.Generator):
-        rows = texts.draw(recipe.batch, generator)
-        batch = texts.select(rows)
-        anchors, kept = sample_anchors(batch, recipe.anchors, generator)
-        blocks = make_blocks(
-            borrowed,
-            batch,
-            store.read(rows),
-            anchors,
-            kept,
-            config.block_size,
-            config.mask_token_id,
-        )
-        with torch.autocast(
-            store.target.device.type, torch.bfloat16, enabled=recipe.bfloat16
-        ):
+        blocks = draw_blocks(arm, borrowed, store, recipe, generator)
+        with autocast(store, recipe):
             return arm_loss(arm, borrowed, blocks, recipe, generator)
 
     parts = nn.ModuleList(arm.modules())
@@ -162,3 +146,48 @@ def train_arm(
     return fit(
         arm.kind, parts, loss_of, schedule, folder, seed, monitor=monitor, row=row
     )
+
+
+def train_confidence(
+    arm: Arm, store: StateStore, recipe: ArmRecipe, folder: Path, seed: int = 0
+) -> Fit:
+    """Give a finished arm a confidence head, in place; nothing else of it moves.
+
+    Its features are detached in any case (methods 3), so that it can as well be
+    trained afterwards, on the drafts of the arm as it is used.
+    """
+    borrowed = Borrowed(store.target, arm.draft_ids)
+    torch.manual_seed(seed)
+    arm.confidence = new_confidence(arm)
+    for module in arm.modules():
+        module.float()
+
+    def loss_of(generator: torch.Generator):
+        blocks = draw_blocks(arm, borrowed, store, recipe, generator)
+        with autocast(store, recipe):
+            return afterwards_loss(arm, borrowed, blocks, recipe), {}
+
+    steps = recipe.steps["confidence"]
+    schedule = Schedule(steps, recipe.learning_rate, recipe.warmup)
+    return fit("confidence", arm.confidence, loss_of, schedule, folder, seed)
+
+
+def draw_blocks(
+    arm: Arm,
+    borrowed: Borrowed,
+    store: StateStore,
+    recipe: ArmRecipe,
+    generator: torch.Generator,
+) -> BlockBatch:
+    """Blocks at random anchors of random texts."""
+    rows, config = store.texts.draw(recipe.batch, generator), arm.drafter.config
+    texts = store.texts.select(rows)
+    anchors, kept = sample_anchors(texts, recipe.anchors, generator)
+    sizes = config.block_size, config.mask_token_id
+    return make_blocks(borrowed, texts, store.read(rows), anchors, kept, *sizes)
+
+
+def autocast(store: StateStore, recipe: ArmRecipe) -> torch.autocast:
+    """bfloat16 arithmetic, where the recipe asks for it."""
+    device = store.target.device.type
+    return torch.autocast(device, torch.bfloat16, enabled=recipe.bfloat16)

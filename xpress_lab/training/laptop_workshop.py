@@ -1,4 +1,4 @@
-"""Drafters for a pretrained target: its own words, a draft vocabulary, three arms."""
+"""Drafters for a pretrained target: its own words, a draft vocabulary, arms, cards."""
 
 import json
 import random
@@ -9,11 +9,14 @@ from pathlib import Path
 import torch
 
 from xpress_lab.checkpoints import Arm
-from xpress_lab.fetching import fetch_target, weights_digest
-from xpress_lab.files import write_text
+from xpress_lab.errors import LabError
+from xpress_lab.fetching import fetch_target, origin, weights_digest
+from xpress_lab.files import read_json, write_json, write_text
 from xpress_lab.presets import Tier
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_base
+from xpress_lab.training.card_figures import Asked
+from xpress_lab.training.cards import Wording, write_cards
 from xpress_lab.training.draft_vocabulary import choose_draft_vocabulary
 from xpress_lab.training.held_out import write_fingerprints
 from xpress_lab.training.monitoring import online_tau
@@ -29,6 +32,8 @@ from xpress_lab.training.texts import TextSet
 from xpress_lab.training.trainer import Monitor
 from xpress_lab.training.workshop import ARMS, Workshop
 
+OWN, TEMPLATES = "questions of its own", "questions from templates"
+
 
 class LaptopWorkshop(Workshop):
     """Questions, responses and arms.
@@ -39,9 +44,10 @@ class LaptopWorkshop(Workshop):
             and templates alone.
     """
 
-    stages = ("questions", "responses", "ngram", "base", *ARMS)
+    stages = ("questions", "responses", "ngram", "base", *ARMS, "cards")
     watched = 12  # questions kept out of training, to follow online tau
     watch_every = 500  # steps
+    carded = 64  # new tokens a question, for the cards' tau
 
     def __init__(self, tier: Tier, out: Path, work: Path, benchmarks: Path | None):
         super().__init__(tier, out, work)
@@ -58,6 +64,7 @@ class LaptopWorkshop(Workshop):
             "questions": self._ask,
             "responses": self._answer,
             "ngram": self.count_ngrams,
+            "cards": self._write_cards,
         }
         makers[stage]()
 
@@ -69,7 +76,10 @@ class LaptopWorkshop(Workshop):
 
     @cached_property
     def questions(self) -> list[str]:
-        return json.loads(self.product("questions").read_text(encoding="utf-8"))
+        path = self.product("questions")
+        if not path.is_file():
+            raise LabError(f"No questions at {path}: run the stage 'questions' first.")
+        return json.loads(path.read_text(encoding="utf-8"))
 
     @cached_property
     def responses(self) -> TextSet:
@@ -98,23 +108,23 @@ class LaptopWorkshop(Workshop):
         """Own questions, templates and, if a folder is given, benchmark prompts."""
         recipe, seed = self.tier.responses, self.tier.seed
         self.work.mkdir(parents=True, exist_ok=True)
-        rest, marks = [], set()
+        marks, sources = set(), {}
         if self.benchmarks is not None:
-            rest, marks = (
-                rest_of_benchmarks(self.benchmarks),
-                evaluated(self.benchmarks),
-            )
+            marks = evaluated(self.benchmarks)
+            sources |= rest_of_benchmarks(self.benchmarks)
         path = self.work / "own_questions.json"
-        own = own_questions(self.target, recipe.own_questions, path, seed)
-        templates = template_questions(recipe.templates, seed)
-        questions = unseen([*rest, *own, *templates], marks)
+        sources[OWN] = own_questions(self.target, recipe.own_questions, path, seed)
+        sources[TEMPLATES] = template_questions(recipe.templates, seed)
+        questions, counts = [], {}
+        for source, asked in sources.items():
+            new = unseen(asked, marks)
+            marks |= set(map(fingerprint, new))
+            questions, counts[source] = questions + new, len(new)
         random.Random(seed).shuffle(questions)
+        write_json(self.work / "sources.json", counts)
         text = json.dumps(questions, ensure_ascii=False)
         write_text(self.product("questions"), text)
-        self.say(
-            f"{len(questions)} questions: {len(own)} own, {len(templates)} templates, "
-            f"{len(rest)} of the benchmarks' unevaluated prompts."
-        )
+        self.say(f"{len(questions)} questions: {in_words(counts)}.")
 
     def _answer(self) -> None:
         started = time.perf_counter()
@@ -122,9 +132,33 @@ class LaptopWorkshop(Workshop):
         folder = self.out / "responses"
         folder.mkdir(parents=True, exist_ok=True)
         write_fingerprints(map(fingerprint, self.questions), folder / "questions.txt")
+        path = self.work / "sources.json"
         self.write_made(
             "responses",
             time.perf_counter() - started,
             texts,
             target=weights_digest(self.tier.target.folder()),
+            sources=read_json(path) if path.is_file() else {},
         )
+
+    def _write_cards(self) -> None:
+        """Taus on the questions that were kept out of training."""
+        path = self.product("responses")
+        sources = read_json(path).get("sources") if path.is_file() else None
+        words = "written by the target itself"
+        if sources:
+            words += f" in answer to {in_words(sources)}"
+        asked = Asked(tuple(self.questions[: self.watched]), self.carded)
+        wording = Wording(origin(self.tier.target), words)
+        write_cards(self.tier, self.out, torch.bfloat16, wording, asked)
+
+
+def in_words(counts: dict[str, int]) -> str:
+    """Where questions come from: ``9 gsm8k prompts that are not evaluated, 3 ...``."""
+    own = (OWN, TEMPLATES)
+    named = [
+        f"{count} {source if source in own else source + ' prompts not evaluated'}"
+        for source, count in counts.items()
+        if count
+    ]
+    return ", ".join(named)

@@ -94,6 +94,19 @@ def confidence_loss(
     return (weight * each).sum() / weight.sum().clamp_min(1e-9)
 
 
+def afterwards_loss(
+    arm: Arm, borrowed: Borrowed, batch: BlockBatch, recipe: ArmRecipe
+) -> torch.Tensor:
+    """:func:`confidence_loss` of a finished arm: the gradient is the head's alone."""
+    with torch.no_grad():
+        hidden = draft_hidden(arm, borrowed, batch)
+        logits = borrowed.logits(hidden[:, 1:].contiguous())
+        if arm.head is not None:
+            prepared = arm.head.prepare(hidden)
+            logits = logits + arm.head.bias(prepared, batch.previous)
+    return confidence_loss(arm, hidden, logits, batch, recipe)
+
+
 def draft_hidden(arm: Arm, borrowed: Borrowed, batch: BlockBatch) -> torch.Tensor:
     """Drafter states of every block, ``[S*A, B, H]``."""
     block = borrowed.embed(batch.block_ids)

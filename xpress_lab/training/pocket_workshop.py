@@ -9,13 +9,13 @@ import torch
 from xpress_lab.benchmarks.prompts import read_prompts
 from xpress_lab.checkpoints import Arm
 from xpress_lab.devices import one_thread
-from xpress_lab.lab import Lab
 from xpress_lab.pocket.corpus import training_mix
 from xpress_lab.pocket.tokenizer import build_tokenizer
 from xpress_lab.presets import FAMILIES
 from xpress_lab.target import Target
 from xpress_lab.training.arms import new_base
-from xpress_lab.training.cards import write_cards
+from xpress_lab.training.card_figures import Asked
+from xpress_lab.training.cards import Wording, write_cards
 from xpress_lab.training.held_out import (
     response_fingerprints,
     unseen_prompts,
@@ -26,12 +26,12 @@ from xpress_lab.training.target_training import new_target_model, train_target
 from xpress_lab.training.texts import TextSet
 from xpress_lab.training.workshop import ARMS, SHIPPED_DTYPE, Workshop
 
-CARD_PROMPTS = 24  # a family, for the tau in a card
-
 
 class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
 
+    # Of each family: held-out prompts for the cards' tau, and for the target's grade.
+    carded, graded = 30, 64
     stages = ("target", "responses", "ngram", "prompts", "base", *ARMS, "cards")
     arms_beside = True
 
@@ -39,7 +39,6 @@ class PocketWorkshop(Workshop):
         return {
             "responses": self.out / "responses" / "fingerprints.txt",
             "prompts": self.out / "prompts",
-            "cards": self.out / "xpress" / "README.md",
         }.get(stage) or super().product(stage)
 
     def make(self, stage: str) -> None:
@@ -103,10 +102,11 @@ class PocketWorkshop(Workshop):
         write_prompts(prompts, self.out / "prompts")
 
     def _write_cards(self) -> None:
-        lab = Lab(self.tier, self.out, torch.device("cpu"), torch.float32)
         folder = self.out / "prompts"
-        with one_thread():
-            write_cards(
-                lab,
-                {name: read_prompts(folder, name, CARD_PROMPTS) for name in FAMILIES},
-            )
+        asked = Asked(
+            tuple(p for f in FAMILIES for p in read_prompts(folder, f, self.carded)),
+            self.tier.responses.max_new_tokens,
+            self.graded,
+        )
+        wording = Wording("The pocket tier's own, `../target`.")
+        write_cards(self.tier, self.out, torch.float32, wording, asked)

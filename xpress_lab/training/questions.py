@@ -44,13 +44,10 @@ def evaluated(folder: Path) -> set[str]:
     }
 
 
-def rest_of_benchmarks(folder: Path) -> list[str]:
-    """What a benchmark folder holds beyond the evaluated prompts."""
-    return [
-        prompt
-        for name in benchmark_names(folder)
-        for prompt in read_prompts(folder, name)[EVALUATED:]
-    ]
+def rest_of_benchmarks(folder: Path) -> dict[str, list[str]]:
+    """What a benchmark folder holds beyond the evaluated prompts, by benchmark."""
+    names = benchmark_names(folder)
+    return {name: read_prompts(folder, name)[EVALUATED:] for name in names}
 
 
 def unseen(questions: Iterable[str], marks: set[str]) -> list[str]:

@@ -12,14 +12,20 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import Arm, load_arm, save_arm, save_eagle
+from xpress_lab.checkpoints import CONFIDENCE, Arm, load_arm, save_arm, save_eagle
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_json, write_whole
 from xpress_lab.ngram import save_ngram
-from xpress_lab.presets import Tier
+from xpress_lab.presets import BLOCKS, Tier
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.target import Target
-from xpress_lab.training.arms import new_arm, target_sizes, train_arm
+from xpress_lab.training.arms import (
+    new_arm,
+    target_sizes,
+    train_arm,
+    train_confidence,
+)
+from xpress_lab.training.cards import all_written
 from xpress_lab.training.eagle_arm import new_eagle, train_eagle
 from xpress_lab.training.ngram_counting import count_ngrams
 from xpress_lab.training.responses import write_responses
@@ -32,6 +38,7 @@ from xpress_lab.training.workers import Workers
 ARMS = ("dflash", "markov", "xpress")
 OPTIONAL = ("eagle", "markov-gated", "markov-rnn")  # trained when asked for by name
 AFTER_BASE = (*ARMS, *OPTIONAL)
+AFTERWARDS = tuple(f"{kind}/{CONFIDENCE}" for kind in BLOCKS)  # these too
 SHIPPED_DTYPE = torch.bfloat16  # weights are rounded once, then widened to compute
 
 
@@ -42,31 +49,35 @@ class Workshop:
         tier: recipes and seed.
         out: the tier's checkpoint folder.
         work: states, logs and the target's responses; safe to delete afterwards.
+        shared: where responses and states lie, if several runs use the same ones.
     """
 
     stages: tuple[str, ...] = ("base", *ARMS)
     arms_beside = False  # whether arms train side by side, a core each
 
-    def __init__(self, tier: Tier, out: Path, work: Path):
+    def __init__(self, tier: Tier, out: Path, work: Path, shared: Path | None = None):
         self.tier, self.out, self.work = tier, out, work
+        self.shared = shared or work
         self.workers = Workers()
 
     def run(
         self, stages: Sequence[str] | None = None, say: Callable[[str], None] = print
     ) -> None:
-        """Run the named stages, in order; by default all but the optional arms."""
+        """Run the named stages, in order; by default all but the optional ones."""
         wanted = self.stages if stages is None else stages
-        known = (*self.stages, *OPTIONAL)
+        known = self.in_order()
         unknown = set(wanted) - set(known)
         if unknown:
             raise LabError(
                 f"Unknown stage {unknown.pop()!r}: use {', '.join(self.stages)}; "
-                f"or, optional, {', '.join(OPTIONAL)}."
+                f"or, optional, {', '.join((*OPTIONAL, *AFTERWARDS))}."
             )
         self.say = say if self.workers.is_main else lambda _: None
         for group in self._groups([stage for stage in known if stage in wanted]):
             started = time.perf_counter()
-            missing = [stage for stage in group if not self.product(stage).exists()]
+            missing = [stage for stage in group if not self.done(stage)]
+            for stage in missing:
+                self.check_recipe(stage)
             if len(missing) > 1:
                 self.states(self.taps)  # first: the arms only read
                 side_by_side(self.anew(), missing)
@@ -88,16 +99,37 @@ class Workshop:
                 groups.append([stage])
         return groups
 
+    def in_order(self) -> tuple[str, ...]:
+        """Every stage that there is; cards tell of all others and so come last."""
+        first = tuple(stage for stage in self.stages if stage != "cards")
+        last = self.stages[len(first) :]
+        return (*first, *OPTIONAL, *AFTERWARDS, *last)
+
     def _make(self, stage: str) -> None:
-        """Arms are trained by all processes, the rest by the main one."""
-        if stage == "base" or stage in AFTER_BASE:
+        """Weights are trained by all processes, the rest is made by the main one."""
+        if stage in AFTERWARDS:
+            self.train_confidence(stage)
+        elif stage == "base" or stage in AFTER_BASE:
             self.train_arm(stage)
         elif self.workers.is_main:
             self.make(stage)
 
     def anew(self) -> Callable[[str, int], None]:
         """:meth:`train_arm` of this workshop as another process builds it."""
-        return partial(_train_anew, type(self), self.tier, self.out, self.work)
+        where = self.out, self.work, self.shared
+        return partial(_train_anew, type(self), self.tier, *where)
+
+    def check_recipe(self, stage: str) -> None:
+        """Raise where the tier does not say for how many steps weights are trained."""
+        trained = stage in ("base", *AFTER_BASE, *AFTERWARDS)
+        if trained and Path(stage).name not in self.tier.arm.steps:
+            raise LabError(f"Tier {self.tier.name} has no recipe for stage {stage!r}.")
+
+    def done(self, stage: str) -> bool:
+        """Whether a stage needs no more work."""
+        if stage == "cards":
+            return all_written(self.out)
+        return self.product(stage).exists()
 
     def product(self, stage: str) -> Path:
         """The file or folder that says that a stage is done."""
@@ -154,11 +186,28 @@ class Workshop:
             self.write_log("eagle", done, store.texts)
             save_eagle(drafter, self.out / "eagle", SHIPPED_DTYPE)
 
+    def train_confidence(self, stage: str) -> None:
+        """Train a confidence head for an arm that is there, and leave the arm be."""
+        kind = Path(stage).parent.name
+        arm = load_arm(self.made_or_shipped(kind), self.target)
+        if arm.confidence is not None:
+            raise LabError(
+                f"The {kind} arm was trained with a confidence head of its own; "
+                f"it needs no stage {stage!r}."
+            )
+        store = self.states(arm.drafter.config.target_layer_ids)
+        done = train_confidence(
+            arm, store, self.tier.arm, self.work / stage, self.tier.seed
+        )
+        if self.workers.is_main:
+            self.write_log(stage, done, store.texts)
+            arm.confidence.save_pretrained(self.out / stage)
+
     def states(self, taps: tuple[int, ...]) -> StateStore:
         """The target's states of its responses; the main process writes them."""
         shard = self.tier.responses.batch
         with self.workers.main_first():
-            folder = StateFolder(self.target, taps, self.work / "states")
+            folder = StateFolder(self.target, taps, self.shared / "states")
             return StateStore(folder, self.responses, shard)
 
     @property
@@ -167,12 +216,12 @@ class Workshop:
         return target_sizes(self.target, self.tier.arm)["target_layer_ids"]
 
     def answers(self, prompts: list[str]) -> TextSet:
-        """The target's answers, kept in ``work`` with its states at the taps."""
+        """The target's answers, kept in ``shared`` with its states at the taps."""
         return write_responses(
             prompts,
             self.tier.responses,
-            self.work / "responses",
-            StateFolder(self.target, self.taps, self.work / "states"),
+            self.shared / "responses",
+            StateFolder(self.target, self.taps, self.shared / "states"),
             self.tier.seed,
         )
 
@@ -225,7 +274,15 @@ class Workshop:
         write_json(self.out / stage / "training.json", made)
 
 
-def _train_anew(kind: type[Workshop], tier: Tier, out, work, stage: str, row: int):
-    workshop = kind(tier, out, work)
+def _train_anew(
+    kind: type[Workshop],
+    tier: Tier,
+    out: Path,
+    work: Path,
+    shared: Path,
+    stage: str,
+    row: int,
+) -> None:
+    workshop = kind(tier, out, work, shared)
     workshop.say = print
     workshop.train_arm(stage, row)

@@ -69,7 +69,8 @@ def tau_by_passes(
     reference = lines if reference is None else reference
     lines = lines[lines["benchmark"] == benchmark]
     lines = lines.assign(K=[passes_of(arm) for arm in lines["arm"]])
-    lines = lines[lines["arm"].str.startswith("xpress ") & lines["K"].notna()]
+    whole = ~lines["arm"].str.contains(" cut ")
+    lines = lines[lines["arm"].str.startswith("xpress ") & lines["K"].notna() & whole]
     fig, axes = _panels(lines, width=5.6)
     panels = list(zip(axes, lines.groupby("temperature"), strict=True))
     ends = {ax: [] for ax in axes}
