@@ -69,7 +69,7 @@ def test_full_passes_equal_sequential_decoding_on_every_block(
     """B - 1 passes and left-to-right decoding give the same tokens, block by block."""
     blocks = []
 
-    def both(self, hidden, base, request, scale, noise, keep_trace):
+    def both(self, hidden, base, request, scale, noise, *_, **__):
         head = self.method.head
         prepared = head.prepare(hidden)
         ends = (request.anchor, request.before_anchor)

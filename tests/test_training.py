@@ -403,14 +403,14 @@ def test_a_text_learnt_by_heart_is_drafted_with_tau_near_b(kind, tmp_path):
     assert log.loss.iloc[-1] < 0.05 < 1 < log.loss.iloc[0]
 
     def tau(shift: int) -> float:
-        arm.drafter.forward = lambda block, context, positions, **how: type(
+        arm.drafter.forward = lambda block, context, positions, *how: type(
             arm.drafter
         ).forward(
             arm.drafter,
             block,
             context,
             positions + shift * (torch.arange(positions.shape[1]) >= context.shape[1]),
-            **how,
+            *how,
         )
         head = None if arm.head is None else arm.head.fold()
         method = BlockMethod(kind, target, arm.drafter, head, BLOCK - 1)
