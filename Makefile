@@ -34,7 +34,7 @@ lab: $(INSTALLED) ## open the notebooks in JupyterLab
 test: $(INSTALLED) ## run the tests, then every notebook from top to bottom
 	@status=0; \
 	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) tests || status=1; \
-	$(TEST_ENV) $(BIN)/python -m pytest --nbmake --nbmake-kernel=python3 \
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-kernel=python3 \
 	    --nbmake-timeout=300 --timeout=1200 notebooks/*.ipynb || status=1; \
 	exit $$status
 
