@@ -52,13 +52,18 @@ def measure(
         return grade_target(lab, asked.graded)
     if Path(stage).name == CONFIDENCE:
         return judge_confidence(lab, Path(stage).parent.name, asked)
-    if stage == "ngram" and "dflash+presto" not in lab.trained():
+    if stage == "ngram" and drafter(stage) not in lab.trained():
         return {}
     if stage == "base":  # an arm that no method is named after
         method = lab.block_method(stage, DEFAULT_PASSES)
     else:
-        method = lab.method("dflash+presto" if stage == "ngram" else stage)
+        method = lab.method(drafter(stage))
     return {"tau": tau_of(lab, method, asked)}
+
+
+def drafter(stage: str) -> str:
+    """What drafts with a stage's weights: the method of its name, or that uses it."""
+    return "dflash+presto" if stage == "ngram" else stage
 
 
 def tau_of(lab: Lab, method, asked: Asked) -> float:

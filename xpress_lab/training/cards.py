@@ -10,7 +10,7 @@ from xpress_lab.checkpoints import CONFIDENCE
 from xpress_lab.files import write_text
 from xpress_lab.ngram import ORDER
 from xpress_lab.presets import BLOCKS, Tier
-from xpress_lab.training.card_figures import CUT, Asked, measure_all
+from xpress_lab.training.card_figures import CUT, Asked, drafter, measure_all
 
 HEADS = {
     "markov": "DSpark's vanilla Markov head",
@@ -149,6 +149,6 @@ def result_of(stage: str, found: dict[str, dict], asked: Asked) -> str:
             f"{CUT:g}: greedy tau {own['tau']:.2f}, uncut {bare:.2f}."
         )
     drafted = [s for s in found if "tau" in found[s] and Path(s).name != CONFIDENCE]
-    beside = ", ".join(f"{s} {found[s]['tau']:.2f}" for s in drafted)
-    whose = " of dflash+presto, which consults it" if stage == "ngram" else ""
+    beside = ", ".join(f"{drafter(s)} {found[s]['tau']:.2f}" for s in drafted)
+    whose = f" of {drafter(stage)}, which consults it" if stage == "ngram" else ""
     return f"Greedy tau {own['tau']:.2f}{whose}, {over} (beside it: {beside})."
