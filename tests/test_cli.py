@@ -82,7 +82,7 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--confidence", "-1"), "must lie in 0..1"),
         (("generate", QUESTION, "--method", "ar", "--confidence", "1"), "for ar use 0"),
         (("bench", "--confidence", "0.4,high"), "--confidence takes"),
-        (("bench", "--methods", "dflash", "--confidence", "0.4"), "a confidence head"),
+        (("bench", "--methods", "dflash", "--confidence", "0.4"), "no confidence head"),
         (("sweep-layers", "--layers", "1,two"), "--layers takes"),
         (("sweep-layers", "--layers", "9"), "Depths must lie in 1..4"),
     ],
