@@ -11,10 +11,11 @@ import torch
 from xpress_lab.benchmarks.calibration import observe, scores
 from xpress_lab.checkpoints import CONFIDENCE
 from xpress_lab.lab import DEFAULT_PASSES, Lab
+from xpress_lab.methods import Method
 from xpress_lab.pocket.corpus import examples, grade
 from xpress_lab.presets import FAMILIES, Tier
 from xpress_lab.statistics import distinct_n, longest_run
-from xpress_lab.training.monitoring import greedy_tau
+from xpress_lab.training.monitoring import greedy_rounds
 
 CUT = 0.4  # the threshold at which a confidence head is tried
 
@@ -52,18 +53,28 @@ def measure(
         return grade_target(lab, asked.graded)
     if Path(stage).name == CONFIDENCE:
         return judge_confidence(lab, Path(stage).parent.name, asked)
-    if stage == "ngram" and "dflash+presto" not in lab.trained():
+    if stage == "ngram" and drafter(stage) not in lab.trained():
         return {}
     if stage == "base":  # an arm that no method is named after
         method = lab.block_method(stage, DEFAULT_PASSES)
     else:
-        method = lab.method("dflash+presto" if stage == "ngram" else stage)
-    return {"tau": tau_of(lab, method, asked)}
+        method = lab.method(drafter(stage))
+    return tau_of(lab, method, asked)
 
 
-def tau_of(lab: Lab, method, asked: Asked) -> float:
-    """Pooled greedy tau over the prompts of a card."""
-    return greedy_tau(lab.target, method, list(asked.prompts), asked.max_new_tokens)
+def drafter(stage: str) -> str:
+    """What drafts with a stage's weights: the method of its name, or that uses it."""
+    return "dflash+presto" if stage == "ngram" else stage
+
+
+def tau_of(lab: Lab, method: Method, asked: Asked) -> dict[str, float]:
+    """Pooled greedy tau over the prompts of a card, and drafts a verification."""
+    prompts, most = list(asked.prompts), asked.max_new_tokens
+    rounds = greedy_rounds(lab.target, method, prompts, most)
+    return {
+        "tau": sum(r.emitted for r in rounds) / len(rounds),
+        "proposed": sum(len(r.block) - 1 for r in rounds) / len(rounds),
+    }
 
 
 def judge_confidence(lab: Lab, kind: str, asked: Asked) -> dict[str, float]:
@@ -78,7 +89,7 @@ def judge_confidence(lab: Lab, kind: str, asked: Asked) -> dict[str, float]:
     )
     (line,) = scores(drafts).to_dict("records")
     cut = lab.method(kind, confidence=CUT)
-    return line | {"tau": tau_of(lab, cut, asked)}
+    return line | tau_of(lab, cut, asked)
 
 
 def grade_target(lab: Lab, count: int, seed: int = 7) -> dict[str, float]:

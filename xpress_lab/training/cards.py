@@ -10,7 +10,7 @@ from xpress_lab.checkpoints import CONFIDENCE
 from xpress_lab.files import write_text
 from xpress_lab.ngram import ORDER
 from xpress_lab.presets import BLOCKS, Tier
-from xpress_lab.training.card_figures import CUT, Asked, measure_all
+from xpress_lab.training.card_figures import CUT, Asked, drafter, measure_all
 
 HEADS = {
     "markov": "DSpark's vanilla Markov head",
@@ -73,11 +73,14 @@ class Wording:
 def present(folder: Path) -> list[str]:
     """Stages whose weights and log are in a tier's checkpoint folder."""
     needed = ("model.safetensors", "training.json")
-    return [
+    found = [
         stage
         for stage in WHAT
         if all((folder / stage / name).is_file() for name in needed)
     ]
+    # A confidence head says nothing without its arm, which may lie elsewhere.
+    arms = [stage for stage in found if Path(stage).name != CONFIDENCE]
+    return [s for s in found if s in arms or Path(s).parent.name in arms]
 
 
 def all_written(folder: Path) -> bool:
@@ -140,15 +143,16 @@ def result_of(stage: str, found: dict[str, dict], asked: Asked) -> str:
         return "Not measured: no dflash arm lies beside it."
     over = f"pooled over {count} held-out prompts"
     if Path(stage).name == CONFIDENCE:
-        bare = found.get(Path(stage).parent.name, {}).get("tau", float("nan"))
+        bare = found[Path(stage).parent.name]
         return (
             f"At T = 1 the target came to {own['drafts']} drafts of {count} held-out "
             f"prompts and kept {own['measured']:.3f} of them; the head said "
             f"{own['predicted']:.3f} (ECE {own['ece']:.3f}, Brier {own['brier']:.3f}, "
             f"AUROC {own['auroc']:.3f}). Proposals cut before the first draft under "
-            f"{CUT:g}: greedy tau {own['tau']:.2f}, uncut {bare:.2f}."
+            f"{CUT:g}: greedy tau {own['tau']:.2f} from {own['proposed']:.1f} drafts a "
+            f"verification; uncut, {bare['tau']:.2f} from {bare['proposed']:.1f}."
         )
     drafted = [s for s in found if "tau" in found[s] and Path(s).name != CONFIDENCE]
-    beside = ", ".join(f"{s} {found[s]['tau']:.2f}" for s in drafted)
-    whose = " of dflash+presto, which consults it" if stage == "ngram" else ""
+    beside = ", ".join(f"{drafter(s)} {found[s]['tau']:.2f}" for s in drafted)
+    whose = f" of {drafter(stage)}, which consults it" if stage == "ngram" else ""
     return f"Greedy tau {own['tau']:.2f}{whose}, {over} (beside it: {beside})."

@@ -6,7 +6,7 @@ The loss sees true previous tokens and so flatters a head; only decoding tells.
 import copy
 
 from xpress_lab.checkpoints import Arm
-from xpress_lab.decoding import decode
+from xpress_lab.decoding import Round, decode
 from xpress_lab.lab import arm_method
 from xpress_lab.methods import Method
 from xpress_lab.target import Target
@@ -26,11 +26,18 @@ def greedy_tau(
     target: Target, method: Method, prompts: list[str], max_new_tokens: int = 128
 ) -> float:
     """Tokens emitted per verification, pooled over greedy answers."""
-    rounds = [
+    rounds = greedy_rounds(target, method, prompts, max_new_tokens)
+    return sum(r.emitted for r in rounds) / len(rounds)
+
+
+def greedy_rounds(
+    target: Target, method: Method, prompts: list[str], max_new_tokens: int = 128
+) -> list[Round]:
+    """Every verification of greedy answers."""
+    return [
         r
         for prompt in prompts
         for r in decode(
             target, method, target.encode(prompt), max_new_tokens=max_new_tokens
         ).rounds
     ]
-    return sum(r.emitted for r in rounds) / len(rounds)

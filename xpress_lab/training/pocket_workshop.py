@@ -31,7 +31,7 @@ class PocketWorkshop(Workshop):
     """Target, its responses, held-out prompts, the drafters, and their cards."""
 
     # Of each family: held-out prompts for the cards' tau, and for the target's grade.
-    carded, graded = 30, 64
+    carded, graded = 12, 32
     stages = ("target", "responses", "ngram", "prompts", "base", *ARMS, "cards")
     arms_beside = True
 
