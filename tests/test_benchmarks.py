@@ -306,6 +306,11 @@ def test_tables_hold_every_arm(rows):
     assert list(table.index) == ["all", "chat", "math"]
     costs = stage_costs(rows).set_index(["temperature", "arm"])
     assert costs.loc[(0.0, "ar"), "break_even_tau"] == pytest.approx(1)
+    # What no stage counts is little, so that the model comes near the clock.
+    off = costs["predicted"] / costs["clock"]
+    torch.testing.assert_close(
+        torch.tensor(off.to_list()), torch.ones(len(off)), atol=0.1, rtol=0
+    )
     with pytest.raises(LabError, match="No rows"):
         paper_layout(lines, 0.5)
 

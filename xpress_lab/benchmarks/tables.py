@@ -171,12 +171,14 @@ def published_layout(temperature: float) -> pd.DataFrame:
 def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
     """Milliseconds a round by stage, and the cost model beside the clock.
 
-    A stage's cost is the median over texts of its mean time a round.
-    ``predicted`` = tau x AR step / (draft + refine + verify + accept) from those;
-    ``clock`` is the ratio of times measured around the whole loop, prefill taken
-    off, so it also holds what no stage counts. Only texts that plain decoding ran
-    too are used. ``break_even_tau`` is the tau under
-    which speculation is slower than none.
+    A stage's cost is its whole time over all rounds, so that the stages of a round
+    add up. ``predicted`` = tau x AR step / (draft + refine + verify + accept) from
+    those; ``clock`` is the ratio of times measured around the whole loop, prefill
+    taken off, so it also holds what no stage counts. Means on both sides: tau is one,
+    and a median of a skewed time times a mean is neither. Only texts that plain
+    decoding ran too are used. ``median_ms`` and ``spread`` (interquartile range over
+    median) are of a round's cost from text to text. ``break_even_tau`` is the tau
+    under which speculation is slower than none.
     """
     rows = labelled(rows)
     stages = list(STAGES)
@@ -185,15 +187,19 @@ def stage_costs(rows: pd.DataFrame) -> pd.DataFrame:
         plain = at[at["arm"] == "ar"]
         for arm, texts in at.groupby("arm", sort=False):
             texts, beside = shared_texts(texts, plain)
-            cost = {s: _median_ms(texts, s) for s in stages}
-            ar_step = sum(_median_ms(beside, s) for s in stages)
-            tau, round_ms = tau_pooled(texts), sum(cost.values())
+            cost = {s: round_cost(texts, [s]) for s in stages}
+            ar_step, tau = round_cost(beside, stages), tau_pooled(texts)
+            round_ms = sum(cost.values())
+            each = _milliseconds(texts, stages)
+            low, middle, high = each.quantile([0.25, 0.5, 0.75])
             lines.append(
                 {
                     "temperature": temperature,
                     "arm": arm,
                     **{f"{s}_ms": cost[s] for s in stages},
                     "round_ms": round_ms,
+                    "median_ms": middle,
+                    "spread": (high - low) / middle,
                     "ar_step_ms": ar_step,
                     "break_even_tau": round_ms / ar_step,
                     "tau": tau,
@@ -211,5 +217,13 @@ clocked_speed = Ratio(
 )
 
 
-def _median_ms(rows: pd.DataFrame, stage: str) -> float:
-    return (rows[f"{stage}_seconds"] / rows["verify_steps"]).median() * 1e3
+def round_cost(rows: pd.DataFrame, stages: list[str]) -> float:
+    """Mean milliseconds of a round that went into these stages."""
+    weight = rows["verify_steps"]
+    return float((_milliseconds(rows, stages) * weight).sum() / weight.sum())
+
+
+def _milliseconds(rows: pd.DataFrame, stages: list[str]) -> pd.Series:
+    """Each text's own mean of a round's time in these stages."""
+    seconds = rows[[f"{stage}_seconds" for stage in stages]].sum(axis=1)
+    return seconds / rows["verify_steps"] * 1e3
