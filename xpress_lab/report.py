@@ -51,7 +51,7 @@ class Amount:
     """How many prompts a family each part of the job takes."""
 
     tables: int = 60
-    sweep: int = 10
+    sweep: int = 8
     plain_sampled: int = 10  # of plain decoding at T=1, whose tau is known to be 1
 
 
