@@ -214,6 +214,16 @@ def test_block_distance_by_hand(target, texts):
     assert_close(block_distance(logits, batch, RECIPE), total / weight)
 
 
+def test_the_distance_knows_its_own_gradient(target, texts):
+    batch = blocks_at(target, texts, [[9], [12]])
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(
+        batch.target_probs.shape, generator=generator, dtype=torch.float64
+    ).requires_grad_()
+    distance = lambda x: 0.7 * block_distance(x, batch, RECIPE)  # noqa: E731
+    assert torch.autograd.gradcheck(distance, (logits,))
+
+
 def test_consistency_feeds_the_argmax_of_the_pass_before(target, texts):
     """The term is the distance after one of three passes, each drawn equally often.
 
@@ -295,6 +305,24 @@ def test_stored_states_are_those_of_a_fresh_run(target, texts, tmp_path):
             assert_close(fresh.lse[row, told], logits.logsumexp(-1))
     asked = texts.in_response()[:, 1:]
     assert torch.equal(~target_states(target, texts, TAPS).lse.isnan()[:, :-1], asked)
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 1000])
+def test_few_widths_change_no_text(multiple, target, tmp_path):
+    """Texts and states are as wide as each other: a multiple, if there is room."""
+    pairs = [(toys.PROMPT, [i % 9] * (1 + i)) for i in range(9)]
+    many = TextSet.of(pairs, 0)
+    store = new_store(target, many, tmp_path)
+    for rows in map(torch.tensor, ([0, 1], [3], [8, 2])):
+        longest, room = int(many.lengths[rows].max()), many.tokens.shape[1]
+        wide, tight = many.select(rows, multiple), many.select(rows)
+        width = min(room, -(-longest // multiple) * multiple)
+        assert wide.tokens.shape[1] == width
+        assert torch.equal(wide.tokens[:, :longest], tight.tokens)
+        read, plain = store.read(rows, multiple), store.read(rows)
+        for padded, own in zip(read, plain, strict=True):
+            assert padded.shape[1] == width
+            assert_close(padded[:, :longest], own, equal_nan=True)
 
 
 def test_a_store_interrupted_goes_on_and_is_not_built_twice(

@@ -181,10 +181,11 @@ def draw_blocks(
 ) -> BlockBatch:
     """Blocks at random anchors of random texts."""
     rows, config = store.texts.draw(recipe.batch, generator), arm.drafter.config
-    texts = store.texts.select(rows)
+    texts = store.texts.select(rows, recipe.pad_to)
+    states = store.read(rows, recipe.pad_to)
     anchors, kept = sample_anchors(texts, recipe.anchors, generator)
     sizes = config.block_size, config.mask_token_id
-    return make_blocks(borrowed, texts, store.read(rows), anchors, kept, *sizes)
+    return make_blocks(borrowed, texts, states, anchors, kept, *sizes)
 
 
 def autocast(store: StateStore, recipe: ArmRecipe) -> torch.autocast:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.nn.utils.rnn import pad_sequence
@@ -157,12 +158,15 @@ class StateStore:
     def target(self) -> Target:
         return self.folder.target
 
-    def read(self, rows: torch.Tensor) -> States:
+    def read(self, rows: torch.Tensor, multiple: int = 1) -> States:
         """States of some texts, as :meth:`TextSet.select` pads them, zero behind."""
+        width = self.texts.select(rows, multiple).tokens.shape[1]
         records = [self._record(row) for row in rows.tolist()]
         both = pad_sequence([both for both, _ in records], True)
-        both = both.to(self.target.dtype)
         lse = pad_sequence([lse for _, lse in records], True, torch.nan)
+        short = width - both.shape[1]
+        both = F.pad(both, (0, 0, 0, short)).to(self.target.dtype)
+        lse = F.pad(lse, (0, short), value=torch.nan)
         size = self.target.config.hidden_size
         return States(both[..., :-size], both[..., -size:], lse)
 

@@ -1,5 +1,6 @@
 """Token sequences with a prompt and a response, and batches of them."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,11 +31,15 @@ class TextSet:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def select(self, rows: torch.Tensor) -> "TextSet":
-        """Some texts, with padding cut to the longest of them."""
+    def select(self, rows: torch.Tensor, multiple: int = 1) -> "TextSet":
+        """Some texts, with padding cut to the longest of them.
+
+        multiple: of which the width is made one, if these texts have so much padding:
+            a CPU prepares bfloat16 products anew for each shape, so few are better.
+        """
         lengths = self.lengths[rows]
-        tokens = self.tokens[rows, : int(lengths.max())]
-        return TextSet(tokens, self.prompt_lengths[rows], lengths)
+        width = math.ceil(int(lengths.max()) / multiple) * multiple
+        return TextSet(self.tokens[rows, :width], self.prompt_lengths[rows], lengths)
 
     def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Indices of random texts of similar length, so that little is padding."""
