@@ -24,7 +24,7 @@ FLOORS = (
     ("benchmarks",),
     ("training",),
     ("viz",),
-    ("report", "doctor", "notebooks"),
+    ("report", "evaluation", "doctor", "notebooks"),
     ("cli",),
     ("__main__",),
 )

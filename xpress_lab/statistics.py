@@ -45,7 +45,8 @@ class Ratio:
     under: Callable[[pd.DataFrame], pd.Series]
 
     def __call__(self, rows: pd.DataFrame) -> float:
-        return float(self.over(rows).sum() / self.under(rows).sum())
+        over, under = (part(rows).sum(skipna=False) for part in (self.over, self.under))
+        return float(over / under)
 
     def resampled(self, rows: pd.DataFrame, weights: np.ndarray) -> np.ndarray:
         """The value for each row of ``weights`` ``[draws, texts]``."""
@@ -60,6 +61,7 @@ tau_per_step = Ratio(
     lambda rows: rows["accepted"] + rows["verify_steps"],
     lambda rows: rows["verify_steps"],
 )
+# ``nan`` for texts that shared a batch, whose times are not their own.
 tokens_per_second = Ratio(
     lambda rows: rows["new_tokens"] - 1, lambda rows: rows["decode_seconds"]
 )
@@ -109,6 +111,35 @@ def paired_ratio(
     return Interval(statistic(left) / statistic(right), float(low), float(high))
 
 
+def benchmark_mean(
+    rows: pd.DataFrame,
+    baseline: pd.DataFrame | None = None,
+    statistic: Ratio = tau_pooled,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Mean over benchmarks of a pooled statistic, each benchmark counting the same.
+
+    With a ``baseline``: the ratio of the two means, on the texts that both have. The
+    interval resamples texts within each benchmark.
+    """
+
+    def mean(side: pd.DataFrame) -> np.ndarray:  # the value, then each resample's
+        values = [
+            [statistic(t), *statistic.resampled(t, _weights(len(t), draws, seed))]
+            for _, t in side.groupby("benchmark")
+        ]
+        return np.mean(values, axis=0)
+
+    if baseline is None:
+        found = mean(rows)
+    else:
+        ours, theirs = shared_texts(rows, baseline)
+        found = mean(ours) / mean(theirs)
+    low, high = np.nanpercentile(found[1:], [2.5, 97.5])
+    return Interval(float(found[0]), float(low), float(high))
+
+
 def shared_texts(
     rows: pd.DataFrame, baseline: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -132,6 +163,13 @@ def longest_run(tokens: list[int]) -> int:
         run = run + 1 if now == before else 1
         longest = max(longest, run)
     return longest
+
+
+def degenerate(rows: pd.DataFrame) -> pd.Series:
+    """Which texts go round in circles: under half of their 3-grams are distinct, or one
+    token stands 16 times in a row. Such texts are easy to draft and flatter every tau.
+    """
+    return (rows["distinct_3"] < 0.5) | (rows["longest_run"] >= 16)
 
 
 def distinct_n(tokens: list[int], n: int = 3) -> float:

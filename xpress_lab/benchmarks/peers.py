@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pandas as pd
 import torch
 from torch import nn
+from tqdm import tqdm
 from transformers import GenerationConfig, Qwen3Config
 
+from xpress_lab.benchmarks.runner import rotated
 from xpress_lab.decoding import decode
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.lab import Lab
@@ -101,10 +103,11 @@ def race(
     rounds: int = 1,
     max_new_tokens: int = 64,
 ) -> pd.DataFrame:
-    """Greedy decoding by our methods and by transformers, taking turns.
+    """Greedy decoding by our methods and by transformers, taking turns in
+    an order that rotates.
 
-    A first round warms up and is dropped. ``seconds`` is the time of all tokens less
-    that of the first alone, so that prefill is left out on both sides.
+    The first prompt is run once more before, to warm up. ``seconds`` is the time of
+    all tokens less that of the first alone, so that prefill is left out on both sides.
     Columns: runner, benchmark, prompt_id, round, new_tokens, seconds, whole_seconds,
     same_text (as transformers' plain generation).
     """
@@ -115,30 +118,32 @@ def race(
     )
     for method in methods:
         runners[f"ours: {method.name}"] = _decode_by(lab, method)
+    texts = [(name, n, p) for name, some in prompts.items() for n, p in enumerate(some)]
+    for run in runners.values():
+        run(lab.target.encode(texts[0][2]), max_new_tokens)
     rows = []
-    for turn in range(rounds + 1):
-        for name, texts in prompts.items():
-            for number, prompt in enumerate(texts):
-                ids = lab.target.encode(prompt)
-                found = {
-                    r: _timed(run, ids, max_new_tokens) for r, run in runners.items()
+    for turn in range(rounds):
+        for place, (name, number, prompt) in enumerate(
+            tqdm(texts, "race", leave=False)
+        ):
+            ids = lab.target.encode(prompt)
+            order = rotated(tuple(runners), turn + place)
+            found = {r: _timed(runners[r], ids, max_new_tokens) for r in order}
+            plain = found["generate"][0]
+            rows += [
+                {
+                    "runner": runner,
+                    "benchmark": name,
+                    "prompt_id": number,
+                    "round": turn,
+                    "new_tokens": len(tokens),
+                    "seconds": whole - first,
+                    "whole_seconds": whole,
+                    "same_text": tokens == plain,
                 }
-                plain = found["generate"][0]
-                rows += [
-                    {
-                        "runner": runner,
-                        "benchmark": name,
-                        "prompt_id": number,
-                        "round": turn,
-                        "new_tokens": len(tokens),
-                        "seconds": whole - first,
-                        "whole_seconds": whole,
-                        "same_text": tokens == plain,
-                    }
-                    for runner, (tokens, whole, first) in found.items()
-                ]
-    frame = pd.DataFrame(rows)
-    return frame[frame["round"] > 0]
+                for runner, (tokens, whole, first) in found.items()
+            ]
+    return pd.DataFrame(rows)
 
 
 def speed_over_generate(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
+from xpress_lab.batching import decode_batch
 from xpress_lab.decoding import STAGES, Generation, decode
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
@@ -58,6 +59,15 @@ COLUMNS = (
     "machine",
     "git_commit",
     "versions",
+)
+
+# What a text that shares a batch has no measure of for itself.
+OF_A_BATCH = (
+    "head_passes",
+    "decode_seconds",
+    "prefill_seconds",
+    *(f"{stage}_seconds" for stage in STAGES),
+    "wall_seconds",
 )
 
 
@@ -120,13 +130,18 @@ def run_arms(
 
 @dataclass(frozen=True)
 class Bench:
-    """What to run: arms, prompts by benchmark, and the settings they share."""
+    """What to run: arms, prompts by benchmark, and the settings they share.
+
+    batch_size: texts of a benchmark that are decoded side by side. Above 1, rows tell
+    tau in a fraction of the time, and no times: those belong to a batch, not a text.
+    """
 
     arms: tuple[RunArm, ...]
     prompts: dict[str, list[str]]
     temperatures: tuple[float, ...] = (0.0,)
     seeds: tuple[int, ...] = (0,)
     max_new_tokens: int = 128
+    batch_size: int = 1
     name: str = "bench"  # of the progress bar
 
 
@@ -145,32 +160,24 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     for method in methods.values():
         tqdm.write(method.describe())
         _warm_up(lab, method, bench)
-    made = provenance(lab)
+    made = provenance(lab) | {"batch_size": bench.batch_size}
     rows = list(done)
     jobs = list(_jobs(bench))
-    for turn, (temperature, seed, name, number, prompt) in enumerate(
+    for turn, (temperature, seed, name, texts) in enumerate(
         tqdm(jobs, bench.name, disable=None)
     ):
         fresh = []
         for arm in rotated(bench.arms, turn):
             settings = (arm.passes_label, arm.rescoring_label, methods[arm].budget)
             settings += (arm.confidence,)
-            key = (arm.name, *settings, float(temperature), name, number, seed)
-            key = tuple(map(str, key))
-            if key in present:
-                continue
-            started = time.perf_counter()
-            text = decode(
-                lab.target,
-                methods[arm],
-                lab.target.encode(prompt),
-                sampling=Sampling(temperature),
-                max_new_tokens=bench.max_new_tokens,
-                seed=seed * 1_000_003 + number,
-            )
-            wall = {"wall_seconds": round(time.perf_counter() - started, 7)}
-            row = dict(zip(KEY, key, strict=True)) | _measures(text) | wall | made
-            fresh.append(row)
+            key = (arm.name, *settings, float(temperature), name)
+            keys = {n: tuple(map(str, (*key, n, seed))) for n in texts}
+            missing = {n: texts[n] for n in texts if keys[n] not in present}
+            for number, measured in _decoded(
+                lab, methods[arm], missing, temperature, seed, bench
+            ):
+                found = dict(zip(KEY, keys[number], strict=True))
+                fresh.append(found | measured | made)
         rows += fresh
         if out and fresh:
             append_rows(out, fresh)
@@ -178,11 +185,39 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
 
 
 def _jobs(bench: Bench) -> Iterator[tuple]:
+    """Temperature, seed, benchmark, and prompts by number that are run together."""
     for temperature in bench.temperatures:
         for seed in bench.seeds:
             for name, prompts in bench.prompts.items():
-                for number, prompt in enumerate(prompts):
-                    yield temperature, seed, name, number, prompt
+                numbered = list(enumerate(prompts))
+                for first in range(0, len(prompts), bench.batch_size):
+                    some = numbered[first : first + bench.batch_size]
+                    yield temperature, seed, name, dict(some)
+
+
+def _decoded(
+    lab: Lab,
+    method: Method,
+    prompts: dict[int, str],
+    temperature: float,
+    seed: int,
+    bench: Bench,
+) -> Iterator[tuple[int, dict]]:
+    """Number and measures of each text, which is seeded by its number."""
+    seeds = {number: seed * 1_000_003 + number for number in prompts}
+    encoded = {number: lab.target.encode(prompt) for number, prompt in prompts.items()}
+    how = {"sampling": Sampling(temperature), "max_new_tokens": bench.max_new_tokens}
+    if bench.batch_size == 1:
+        for number, ids in encoded.items():
+            started = time.perf_counter()
+            text = decode(lab.target, method, ids, seed=seeds[number], **how)
+            wall = round(time.perf_counter() - started, 7)
+            yield number, _measures(text) | {"wall_seconds": wall}
+    elif encoded:
+        every = list(encoded.values()), list(seeds.values())
+        texts = decode_batch(lab.target, method, every[0], seeds=every[1], **how)
+        for number, text in zip(encoded, texts, strict=True):
+            yield number, _measures(text) | dict.fromkeys(OF_A_BATCH, "")
 
 
 def rotated(arms: tuple, turn: int) -> tuple:
@@ -291,23 +326,16 @@ def rows_to_resume(path: Path | None, columns=COLUMNS) -> list[dict[str, str]]:
 def as_frame(rows: list[dict]) -> pd.DataFrame:
     """Rows as a tidy frame with numbers where numbers belong."""
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    text = {"tier", "target", "method", "passes", "rescoring", "benchmark"}
-    text |= {
-        "accepted_per_slot",
-        "rounds_by_context",
-        "token_hash",
-        "device",
-        "dtype",
-        "machine",
-        "git_commit",
-        "versions",
-    }
+    text = {"tier", "target", "method", "passes", "rescoring", "benchmark", "device"}
+    text |= {"accepted_per_slot", "rounds_by_context", "token_hash", "dtype"}
+    text |= {"machine", "git_commit", "versions"}
     for column in set(COLUMNS) - text:
         frame[column] = pd.to_numeric(frame[column])
     # Files from before there were trees: chains, which build none.
     frame["budget"] = frame["budget"].fillna(frame["block_size"] - 1).astype(int)
     frame["rescoring"] = frame["rescoring"].astype(object).fillna("")
-    frame["tree_seconds"] = frame["tree_seconds"].fillna(0.0)
+    alone = frame["batch_size"] == 1
+    frame.loc[alone, "tree_seconds"] = frame["tree_seconds"].fillna(0.0)
     # And from before proposals could be cut.
     frame["confidence"] = frame["confidence"].fillna(0.0)
     whole = frame["verify_steps"] * frame["budget"]

@@ -10,9 +10,12 @@ from xpress_lab.decoding import STAGES
 from xpress_lab.errors import LabError
 from xpress_lab.presets import TREES, data_folder
 from xpress_lab.statistics import (
+    Interval,
     Ratio,
     acceptance_rate,
+    benchmark_mean,
     bootstrap,
+    degenerate,
     paired_ratio,
     shared_texts,
     tau_per_response,
@@ -69,9 +72,8 @@ def summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
             base = group[group["arm"] == baseline]
             for arm, texts in group.groupby("arm", sort=False):
                 tau = bootstrap(texts, tau_pooled)
-                speed = (
-                    paired_ratio(texts, base, tokens_per_second) if len(base) else None
-                )
+                timed = len(base) and texts["decode_seconds"].notna().all()
+                speed = paired_ratio(texts, base, tokens_per_second) if timed else None
                 lines.append(
                     {
                         "temperature": temperature,
@@ -130,6 +132,32 @@ def tau_gains(rows: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
+
+
+def means(rows: pd.DataFrame, baseline: str = "dflash") -> pd.DataFrame:
+    """Tau by temperature and arm, a mean in which each benchmark counts the same.
+
+    Columns: tau, and its ratio to ``baseline``'s on the same texts, each with an
+    interval; degenerate (share of texts that go in circles), and tau and ratio of
+    the other texts (``calm_``).
+    """
+    rows = labelled(rows)
+    lines = []
+    for temperature, at in rows.groupby("temperature"):
+        calm = at[~degenerate(at)]
+        for arm in at["arm"].unique():
+            line = {"temperature": temperature, "arm": arm}
+            for prefix, texts in (("", at), ("calm_", calm)):
+                own, base = (texts[texts["arm"] == a] for a in (arm, baseline))
+                line |= _named(f"{prefix}tau", benchmark_mean(own))
+                line |= _named(f"{prefix}gain", benchmark_mean(own, base))
+            share = degenerate(at[at["arm"] == arm]).mean()
+            lines.append(line | {"degenerate": share})
+    return pd.DataFrame(lines)
+
+
+def _named(name: str, found: Interval) -> dict[str, float]:
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def tau_by_context(rows: pd.DataFrame) -> pd.DataFrame:

@@ -209,6 +209,34 @@ def tables(
 
 
 @app.command()
+def evaluate(
+    tier: Tier = "laptop",
+    prompts: Annotated[
+        Path | None, typer.Option(help="Folder of JSONL prompts.")
+    ] = None,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Results folder; a second run resumes it."),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "bfloat16",
+):
+    """Measure a tier on its benchmarks: tau, speed beside transformers, identity.
+
+    Takes about two hours for the laptop tier on two cores.
+
+    Example: xpress-lab evaluate --tier laptop --prompts benchmarks/
+    """
+    from xpress_lab.evaluation import evaluate as run
+
+    out_folder = out_folder or Path("outputs/evaluate") / tier
+    with clear_errors():
+        lines = run(tier, out_folder, prompts, device, dtype, typer.echo)
+    print_summary(lines, as_json=False)
+    typer.echo(f"Everything is in {out_folder}.")
+
+
+@app.command()
 def reproduce(
     out_folder: Annotated[Path, typer.Option("--out", help="Results folder.")] = Path(
         "outputs/reproduce"

@@ -71,10 +71,10 @@ def tau_by_passes(
     lines = lines.assign(K=[passes_of(arm) for arm in lines["arm"]])
     whole = ~lines["arm"].str.contains(" cut ")
     lines = lines[lines["arm"].str.startswith("xpress ") & lines["K"].notna() & whole]
-    fig, axes = _panels(lines, width=5.6)
-    panels = list(zip(axes, lines.groupby("temperature"), strict=True))
+    fig, axes = panels(lines, width=5.6)
+    drawn = list(zip(axes, lines.groupby("temperature"), strict=True))
     ends = {ax: [] for ax in axes}
-    for ax, (temperature, at) in panels:
+    for ax, (temperature, at) in drawn:
         at, look = at.sort_values("K"), look_of("xpress")
         ax.fill_between(
             at["K"].astype(float),
@@ -108,7 +108,7 @@ def slot_curves(rows: pd.DataFrame, conditional: bool = False) -> Figure:
     """
     rows = labelled(rows)
     rows = rows[rows["block_size"] > 1]
-    fig, axes = _panels(rows, width=5.4)
+    fig, axes = panels(rows, width=5.4)
     for ax, (_, at) in zip(axes, rows.groupby("temperature"), strict=True):
         ends = []
         for arm in in_order(at["arm"]):
@@ -252,7 +252,7 @@ def _bars(lines: pd.DataFrame, value: str, arms: Sequence[str] | None):
     arms = list(arms or in_order(set(lines["arm"]) - {"ar"}))
     benchmarks = list(lines["benchmark"].unique())
     width = 0.8 / len(arms)
-    fig, axes = _panels(lines, width=max(4.4, 0.42 * len(benchmarks) * len(arms)))
+    fig, axes = panels(lines, width=max(4.4, 0.42 * len(benchmarks) * len(arms)))
     for ax, (_, at) in zip(axes, lines.groupby("temperature"), strict=True):
         for number, arm in enumerate(arms):
             own = at[at["arm"] == arm].set_index("benchmark").reindex(benchmarks)
@@ -299,7 +299,7 @@ def _strength(arm: str, arms: Sequence[str]) -> float:
     return 0.4 + 0.6 * (family.index(arm) + 1) / len(family)
 
 
-def _panels(frame: pd.DataFrame, width: float) -> tuple[Figure, list[Axes]]:
+def panels(frame: pd.DataFrame, width: float) -> tuple[Figure, list[Axes]]:
     """One titled panel per temperature, sharing the vertical axis."""
     temperatures = sorted(frame["temperature"].unique())
     fig, axes = plt.subplots(
