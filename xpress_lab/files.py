@@ -2,26 +2,34 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from xpress_lab.errors import LabError
+from xpress_lab.errors import LabError, first_line
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write through a neighbour file, so that a crash or full disk leaves no half."""
+    """Write through a neighbour file, so that a crash or full disk leaves no half.
+
+    Folders above are made if they are missing. Raises :class:`LabError` where the
+    system refuses; safetensors and torch have errors of their own for that.
+    """
     partial = path.with_name(path.name + ".partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
         partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise LabError(f"Cannot write {path}: {error.strerror or error}.") from error
+    except (OSError, SafetensorError, RuntimeError) as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise LabError(f"Cannot write {path}: {why}.") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -52,7 +60,6 @@ def write_checkpoint(
         return value.to(dtype) if dtype and value.is_floating_point() else value
 
     rounded = {name: stored(value) for name, value in tensors.items()}
-    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, lambda path: save_file(rounded, path))
     write_json(folder / "config.json", config)
 
