@@ -4,7 +4,6 @@ Arms take turns on each prompt within one process, and their order rotates from
 prompt to prompt, so that drift of the machine falls on all alike.
 """
 
-import csv
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,13 @@ import pandas as pd
 from tqdm import tqdm
 
 from xpress_lab.batching import decode_batch
+from xpress_lab.benchmarks.result_files import (
+    SAME,
+    append_rows,
+    check_same,
+    read_rows,
+    rows_to_resume,
+)
 from xpress_lab.decoding import STAGES, Generation, decode
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
@@ -154,13 +160,14 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     Returns:
         All rows, those of earlier runs of the same file included.
     """
-    done = rows_to_resume(out)
+    done = rows_to_resume(out, COLUMNS)
+    made = provenance(lab) | {"batch_size": bench.batch_size}
+    check_same(done, made, out, (*SAME, "batch_size"))
     present = {tuple(row[k] for k in KEY) for row in done}
     methods = {arm: arm.method(lab) for arm in bench.arms}
     for method in methods.values():
         tqdm.write(method.describe())
         _warm_up(lab, method, bench)
-    made = provenance(lab) | {"batch_size": bench.batch_size}
     rows = list(done)
     jobs = list(_jobs(bench))
     for turn, (temperature, seed, name, texts) in enumerate(
@@ -180,7 +187,7 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
                 fresh.append(found | measured | made)
         rows += fresh
         if out and fresh:
-            append_rows(out, fresh)
+            append_rows(out, fresh, COLUMNS)
     return as_frame(rows)
 
 
@@ -291,38 +298,6 @@ def provenance(lab: Lab) -> dict:
     }
 
 
-def append_rows(path: Path, rows: list[dict], columns=COLUMNS) -> None:
-    """Append whole lines in one write; a header comes first in a new file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.is_file()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of an earlier run, as text; a line cut short by a crash is dropped."""
-    content = path.read_text(encoding="utf-8")
-    whole = content[: content.rfind("\n") + 1]
-    if whole != content:
-        path.write_text(whole, encoding="utf-8")
-    return list(csv.DictReader(whole.splitlines()))
-
-
-def rows_to_resume(path: Path | None, columns=COLUMNS) -> list[dict[str, str]]:
-    """Rows that a run goes on from; none without a file."""
-    rows = read_rows(path) if path and path.is_file() else []
-    if rows and tuple(rows[0]) != columns:
-        odd = ", ".join(sorted(set(columns) ^ set(rows[0]))) or "their order"
-        raise LabError(
-            f"{path} has other columns than this version writes ({odd}): "
-            "choose another file."
-        )
-    return rows
-
-
 def as_frame(rows: list[dict]) -> pd.DataFrame:
     """Rows as a tidy frame with numbers where numbers belong."""
     frame = pd.DataFrame(rows, columns=COLUMNS)
@@ -344,5 +319,8 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """A result file of this runner."""
-    return as_frame(read_rows(path))
+    """A result file of this runner; :class:`LabError` for any other file."""
+    rows = read_rows(path)
+    if not rows or not {"method", "benchmark", "verify_steps"} <= set(rows[0]):
+        raise LabError(f"{path} holds no results of xpress-lab bench.")
+    return as_frame(rows)

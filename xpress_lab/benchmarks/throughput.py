@@ -18,14 +18,13 @@ import pandas as pd
 from tqdm import tqdm
 
 from xpress_lab.batching import decode_batch
-from xpress_lab.benchmarks.runner import (
-    RunArm,
+from xpress_lab.benchmarks.result_files import (
     append_rows,
-    provenance,
+    check_same,
     read_rows,
-    rotated,
     rows_to_resume,
 )
+from xpress_lab.benchmarks.runner import RunArm, provenance, rotated
 from xpress_lab.benchmarks.tables import method_label
 from xpress_lab.decoding import STAGES, Generation
 from xpress_lab.errors import LabError
@@ -94,14 +93,14 @@ def run_throughput(lab: Lab, load: Load, out: Path | None = None) -> pd.DataFram
     Returns:
         All rows, those of earlier runs of the same file included.
     """
-    rows = list(rows_to_resume(out, COLUMNS))
+    rows, made = list(rows_to_resume(out, COLUMNS)), provenance(lab)
+    check_same(rows, made, out)
     present = {tuple(row[k] for k in KEY) for row in rows}
     methods = {arm: arm.method(lab) for arm in load.arms}
     prompts = [lab.target.encode(prompt) for prompt in load.prompts]
     for method in methods.values():
         tqdm.write(method.describe())
     _warm_up(lab, methods.values(), prompts, load)
-    made = provenance(lab)
     jobs = [(t, turn) for t in load.temperatures for turn in range(load.turns)]
     for temperature, turn in tqdm(jobs, "turns", disable=None):
         cases = tuple((arm, size) for size in load.sizes for arm in load.arms)
