@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
-    ("devices", "files"),
+    ("devices", "files", "spoken"),
     ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable", "pretrained"),
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),

@@ -22,6 +22,7 @@ from xpress_lab.methods import BlockMethod, Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
 from xpress_lab.presets import BLOCKS, METHODS, Tier, get_tier
 from xpress_lab.sampling import Sampling
+from xpress_lab.spoken import Spoken
 from xpress_lab.target import Target
 from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
@@ -141,7 +142,7 @@ class Lab:
             for token, (start, end) in zip(
                 pieces["input_ids"], pieces["offset_mapping"], strict=True
             )
-            if token == tokenizer.unk_token_id
+            if token == tokenizer.unk_token_id and prompt[start:end].strip()
         ]
 
     def generate(
@@ -160,24 +161,26 @@ class Lab:
         on_text: Callable[[str], None] | None = None,
         keep_trace: bool = True,
     ) -> Generation:
-        """Answer a prompt. See :func:`xpress_lab.decoding.decode` for the fields."""
+        """Answer a prompt. See :func:`xpress_lab.decoding.decode` for the fields.
+
+        ``on_text`` is called with new text after each round, in whole characters.
+        """
         named = isinstance(method, str)
         chosen = self.method(method, passes, budget=budget) if named else method
-        decode_text = self.target.tokenizer.decode
-
-        def on_tokens(tokens: list[int]) -> None:
-            on_text(decode_text(tokens, skip_special_tokens=True))
-
-        return decode(
+        spoken = Spoken(self.target.tokenizer.decode, on_text) if on_text else None
+        text = decode(
             self.target,
             chosen,
             self.target.encode(prompt),
             sampling=Sampling(temperature, top_k, top_p, draft_temperature),
             max_new_tokens=max_new_tokens,
             seed=seed,
-            on_tokens=on_tokens if on_text else None,
+            on_tokens=spoken,
             keep_trace=keep_trace,
         )
+        if spoken:
+            spoken.close()
+        return text
 
     def generate_batch(
         self,
@@ -240,9 +243,9 @@ def load_lab(
     """Load a tier.
 
     Args:
-        tier: ``pocket``.
+        tier: ``pocket`` or ``laptop``.
         device: ``auto`` (cuda, else mps, else cpu) or one of them.
-        dtype: ``float32`` (exact comparisons) or ``bfloat16``.
+        dtype: ``float32`` (exact comparisons), ``bfloat16``, ``float16``, ``float64``.
         folder: checkpoints from elsewhere; by default data/checkpoints/TIER.
     """
     chosen = get_tier(tier)
