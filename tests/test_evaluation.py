@@ -1,6 +1,7 @@
 """The evaluation of a tier: parts resume, batches change no tau, means weigh alike."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,23 @@ def test_grow_adds_what_a_file_lacks(tmp_path):
     grow(path, {"a": ["1"]}, measure)
     table = grow(path, {"a": ["1"], "b": ["1", "2"]}, measure)
     assert asked == ["a", "b"] and table["count"].tolist() == [1, 2]
+
+
+def test_a_benchmark_is_in_a_file_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Its name says that it is done: an interruption must not leave a part of it."""
+    path, rows = tmp_path / "part.csv", [{"benchmark": "b", "n": n} for n in range(9)]
+    grow(path, {"a": []}, lambda _: pd.DataFrame([{"benchmark": "a", "n": 0}]))
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            grow(path, {"b": []}, lambda _: pd.DataFrame(rows))
+    assert path.read_bytes() == before
+    assert len(grow(path, {"b": []}, lambda _: pd.DataFrame(rows))) == 10
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 def test_texts_side_by_side_have_the_tau_that_each_has_alone(lab, tmp_path):

@@ -19,7 +19,7 @@ from xpress_lab.benchmarks.peers import race, speed_over_generate
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
 from xpress_lab.benchmarks.runner import Bench, read_frame, run_arms, run_bench
 from xpress_lab.benchmarks.tables import labelled, means, summary
-from xpress_lab.files import write_json
+from xpress_lab.files import write_json, write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
 from xpress_lab.provenance import command, git_commit, machine, versions
 from xpress_lab.viz import acceptance, evaluated
@@ -118,12 +118,16 @@ def grow(
     prompts: dict[str, list[str]],
     measure: Callable[[dict[str, list[str]]], pd.DataFrame],
 ) -> pd.DataFrame:
-    """Measure benchmark by benchmark what a file lacks; the file as a frame."""
+    """Measure benchmark by benchmark what a file lacks; the file as a frame.
+
+    A benchmark's rows appear together or not at all, for its name says that it is done.
+    """
     present = set(pd.read_csv(path)["benchmark"]) if path.is_file() else set()
     missing = [name for name in prompts if name not in present]
     for name in tqdm(missing, path.stem, disable=None):
         frame = measure({name: prompts[name]})
-        frame.to_csv(path, mode="a", header=not path.is_file(), index=False)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        write_text(path, text + frame.to_csv(index=False, header=not text))
     return pd.read_csv(path)
 
 
