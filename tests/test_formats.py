@@ -106,6 +106,11 @@ def test_a_pickle_can_be_named_itself(target, tmp_path):
         load_arm(tmp_path, target)
 
 
+def test_a_ratio_may_be_written_as_a_fraction(target, tmp_path):
+    write_format("xpress pickle", target, tmp_path, flags={"mlp_ratio": 2.0})
+    assert load_arm(tmp_path, target).head.trans.gate_proj.out_features == 2 * RANK
+
+
 @pytest.mark.parametrize("rank", [0, RANK])
 def test_deepspec_s_confidence_head_comes_along(target, tmp_path, rank):
     arm = tiny("markov", target, True, toys.sharp_confidence(toys.HIDDEN, rank))
@@ -245,6 +250,30 @@ REFUSALS = {
         None,
         "block layout is not declared",
     ),
+    "z-lab: activation": (
+        "z-lab",
+        config(hidden_act="gelu"),
+        None,
+        "hidden_act 'gelu' is not supported",
+    ),
+    "z-lab: heads": (
+        "z-lab",
+        config(num_key_value_heads=3),
+        None,
+        "4 attention heads do not share 3",
+    ),
+    "z-lab: negative width": (
+        "z-lab",
+        config(intermediate_size=-4),
+        None,
+        "is -4, but must be 1 or more",
+    ),
+    "z-lab: settings as text": (
+        "z-lab",
+        config(dflash_config="none"),
+        None,
+        "dflash_config is 'none', not a table",
+    ),
     "z-lab: missing": ("z-lab", {}, lambda t: t.pop("fc.weight"), "missing: fc.w"),
     "z-lab: extra": ("z-lab", {}, lambda t: t.update(EXTRA), "unexpected: extra"),
     "z-lab: Domino": ("z-lab", config(projector_type="gru"), None, "'gru' is not"),
@@ -333,6 +362,18 @@ REFUSALS = {
         None,
         "do not fit",
     ),
+    "pickle: rank as text": (
+        "xpress pickle",
+        {"flags": {"markov_rank": "6"}},
+        None,
+        "markov_rank is '6', not a whole number",
+    ),
+    "pickle: half a ratio": (
+        "xpress pickle",
+        {"flags": {"mlp_ratio": 1.5}},
+        None,
+        "mlp_ratio is 1.5, not a whole number",
+    ),
     "pickle: no step": ("xpress pickle", {"global_step": None}, None, "global_step"),
     "pickle: args as table": (
         "xpress pickle",
@@ -414,6 +455,12 @@ REFUSALS = {
         config(aux_hidden_state_layer_ids=[0, 3]),
         None,
         r"\[-1, 2\] must lie",
+    ),
+    "speculators: named taps": (
+        "speculators xpress",
+        config(aux_hidden_state_layer_ids=["first", 3]),
+        None,
+        "must be numbers, not",
     ),
     "speculators: the last tap": (
         "speculators xpress",

@@ -29,7 +29,10 @@ class Config:
 
     def inner(self, name: str) -> dict:
         """A table inside the table; empty where there is none."""
-        return self.values.get(name) or {}
+        table = self.values.get(name) or {}
+        if not isinstance(table, dict):
+            raise LabError(f"{self.where}: {name} is {table!r}, not a table.")
+        return table
 
     def need(self, key: str, kind: type = int, inside: tuple[str, ...] = ()):
         """A value that must be there, the same in every place that has it.
@@ -73,6 +76,12 @@ class Config:
         if kinds:
             raise LabError(
                 f"{self.where}: layers of kind {', '.join(kinds)} are not supported."
+            )
+        activation = self.values.get("hidden_act", "silu")
+        if activation != "silu":
+            raise LabError(
+                f"{self.where}: hidden_act {activation!r} is not supported: "
+                "drafters compute 'silu'."
             )
         for key in ("rope_scaling", "rope_parameters"):
             rope = self.inner(key)

@@ -83,7 +83,7 @@ def from_pickle(config: Config, saved: dict) -> tuple[dict, dict[str, torch.Tens
         saved: from :func:`read_pickle`.
     """
     args, head = vars(saved["args"]), dict(saved["refiner_state_dict"])
-    rank = args.get("markov_rank", RANK)
+    rank = whole_number(args, "markov_rank", RANK, config)
     values = {"sample_from_anchor": False} | config.values
     if head.keys() == MARKOV.keys():
         check_flags(args, ("lowrank_lmhead_shared_rank", "lowrank_base_rank"), config)
@@ -95,12 +95,20 @@ def from_pickle(config: Config, saved: dict) -> tuple[dict, dict[str, torch.Tens
         values |= {
             "architectures": ["Qwen3XPressModel"],
             "xpress_rank": rank,
-            "xpress_mlp_hidden": rank * args.get("mlp_ratio", RATIO),
+            "xpress_mlp_hidden": rank * whole_number(args, "mlp_ratio", RATIO, config),
             "xpress_block_size": config.at_least(2, "block_size", ("dflash_config",)),
         }
         prefix = "xpress_head."
     named = {prefix + name: tensor for name, tensor in head.items()}
     return values, named | saved["draft_state_dict"]
+
+
+def whole_number(args: dict, name: str, default: int, config: Config) -> int:
+    """A size out of the namespace, where 2.0 is as good as 2."""
+    value = args.get(name, default)
+    if not isinstance(value, int | float) or value != value // 1:
+        raise LabError(f"{config.where}: {name} is {value!r}, not a whole number.")
+    return int(value)
 
 
 def check_flags(args: dict, names, config: Config) -> None:

@@ -30,6 +30,7 @@ ARCHITECTURES = {
 PREFIX = {**dict.fromkeys(MARKOV_TYPES, "markov_head."), "xpress": "xpress_head."}
 CONFIDENCE = "confidence_head."
 LAYER_KEYS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+MORE_SIZES = ("intermediate_size", "num_hidden_layers")
 INNER = ("dflash_config",)
 
 Tensors = dict[str, torch.Tensor]
@@ -168,10 +169,15 @@ def drafter_config(config: Config, target: Target, kind: str) -> DFlashConfig:
             f"{target.vocab_size}."
         )
     taps = config.need("target_layer_ids", list, INNER)
+    sizes = {key: config.at_least(1, key) for key in (*LAYER_KEYS, *MORE_SIZES)}
+    heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    if heads % shared:
+        raise LabError(
+            f"{config.where}: {heads} attention heads do not share "
+            f"{shared} key/value heads evenly."
+        )
     return DFlashConfig(
-        **{key: config.need(key) for key in LAYER_KEYS},
-        intermediate_size=config.need("intermediate_size"),
-        num_hidden_layers=config.need("num_hidden_layers"),
+        **sizes,
         vocab_size=target.vocab_size,
         num_target_layers=layers,
         target_layer_ids=check_taps(taps, layers),

@@ -65,7 +65,7 @@ def from_speculators(config: Config, tensors: dict, target: Target):
         config.need(key, bool if key == "sample_from_anchor" else int)
         values[key] = config.values[key]
     taps = config.need("aux_hidden_state_layer_ids", list)
-    values["target_layer_ids"] = [tap - 1 for tap in taps]
+    values["target_layer_ids"] = [t - 1 if isinstance(t, int) else t for t in taps]
     if model == "dspark":
         values |= {k: config.values[k] for k in DSPARK_KEYS if k in config.values}
     if model == "xpress":
