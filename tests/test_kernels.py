@@ -156,6 +156,16 @@ def test_latent(size):
 
 
 @needs_triton
+def test_latent_of_a_hidden_part_that_lies_otherwise_in_memory():
+    block = Block(7)
+    prepared = block.head.prepare(block.hidden)
+    turned = prepared.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert not turned.is_contiguous() and torch.equal(turned, prepared)
+    found = FUSED.latent(block.head, turned, block.previous)
+    assert_close(found, FUSED.latent(block.head, prepared, block.previous))
+
+
+@needs_triton
 @given(sizes, st.sampled_from([0.0, 0.6]))
 @few
 def test_read_out(size, temperature):

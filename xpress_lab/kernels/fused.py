@@ -25,7 +25,7 @@ def latent(head, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor
     """See :func:`xpress_lab.kernels.plain.latent`."""
     rows, slots, rank = prepared.shape
     width = head.down.shape[1]
-    out = torch.empty_like(prepared)
+    out = torch.empty_like(prepared, memory_format=torch.contiguous_format)
     _latent[(rows, slots)](
         head.table,
         previous.contiguous(),
