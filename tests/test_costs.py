@@ -82,6 +82,21 @@ def test_the_floor_grows_by_a_read_a_pass(records):
     assert of[5] == pytest.approx(5 * of[1], rel=0.05) and of[1] > 0
 
 
+def test_the_floor_is_bytes_over_the_rate_of_the_table_that_was_read(monkeypatch):
+    """Of a small w2 it is a share of the time that a large table takes."""
+    read = []
+
+    def timed(work, device, repeats):
+        read.append(work(0))
+        return 8e-3
+
+    monkeypatch.setattr(refiner_latency, "timed", timed)
+    blocks = Blocks(128, 8, 7, CPU, torch.float32)  # 4,096 bytes
+    assert blocks.floor(0.01) == pytest.approx(8e-3) and read[-1] == 1024
+    assert blocks.floor(0.01, least=2**15) == pytest.approx(1e-3)
+    assert read[-1] == 2**13
+
+
 def test_records_say_whether_tokens_are_final(records):
     """S plain passes are; so is the fast path wherever its certificate held."""
     for record in records:
@@ -110,7 +125,7 @@ def test_what_is_timed_is_the_solver(number):
             )
             assert torch.equal(work(number), answer.tokens)
     final = answer.tokens  # of as many passes as there are slots
-    assert torch.equal(blocks.fixed_point(number), final)
+    assert torch.equal(blocks.fixed_points()[number], final)
     assert not torch.equal(base.argmax(-1), final)
     for blocks.count in (0, 16):
         assert torch.equal(blocks.works((6,))[Arm("xpress", "fast", 6)](number), final)

@@ -42,6 +42,7 @@ BLOCKS = 4  # different blocks that a measurement goes through in turn
 SAMPLE = 2e-3  # seconds that a sample should last at least
 LIKELY, LIFT, BIAS = 8, 10.0, 1.5  # tokens a slot, their logits, the bias's deviation
 LEAST_ROUNDS = 3
+LARGE = 2**30  # bytes that take a GPU far longer to read than to be told to
 
 Work = Callable[[int], torch.Tensor]  # number of a block -> its tokens [1, S]
 
@@ -132,9 +133,9 @@ class Blocks:
         how = {"count": count, "passes": passes, "screen": self.screen}
         return solve_by_candidates(self.head, prepared, *block, **how)
 
-    def fixed_point(self, number: int) -> torch.Tensor:
-        """Where full passes end, in whatever number."""
-        return self.solved(number, None, count=0).tokens
+    def fixed_points(self) -> list[torch.Tensor]:
+        """Where full passes end, in whatever number, block by block."""
+        return [self.solved(n, None, count=0).tokens for n in range(BLOCKS)]
 
     def serial(self, fast: bool) -> Work:
         """Markov's steps. The fast ones read w2 transposed, which a CPU does quicker
@@ -180,14 +181,22 @@ class Blocks:
         arms.append(Arm("markov", "fast", steps))
         return works | {arm: self.fast(arm) for arm in arms}
 
-    def floor(self, seconds: float = 0.02) -> float:
-        """Seconds to read as many bytes as w2 has, once, at the best rate seen."""
+    def floor(self, seconds: float = 0.02, least: int | None = None) -> float:
+        """Seconds to read as many bytes as w2 has, once, at the best rate seen.
+
+        Args:
+            least: bytes of the table that is read to see the rate, if w2 has fewer. On
+                CUDA, where a launch takes longer than a small table, ``LARGE``.
+        """
+        device = self.base.device
+        if least is None:
+            least = LARGE if device.type == "cuda" else 0
         size = self.head.w2.numel() * self.head.w2.element_size()
-        table = torch.ones(size // 4, device=self.base.device)
+        table = torch.ones(max(size, least) // 4, device=device)
         best, end = float("inf"), time.perf_counter() + seconds
         while time.perf_counter() < end:
-            best = min(best, timed(lambda _: table.sum(), self.base.device, 1))
-        return best
+            best = min(best, timed(lambda _: table.sum(), device, 1))
+        return best * size / max(size, least)
 
 
 def timed(work: Work, device: torch.device, repeats: int, first: int = 0) -> float:
@@ -233,7 +242,7 @@ def refiner_latency(
         say(f"V={vocab} r={rank} B={block}")
         blocks = Blocks(vocab, rank, block, device, dtype)
         works = blocks.works(grid.passes)
-        floor = blocks.floor()
+        floor, answers = blocks.floor(), blocks.fixed_points()
         share = (vocab * rank) ** 0.5 / weight
         times = take_turns(works, device, seconds * share)
         size = {"vocab": vocab, "rank": rank, "block": block}
@@ -246,17 +255,17 @@ def refiner_latency(
                 | {"microseconds": round(middle, 2), "spread": round(high - low, 2)}
                 | {"rounds": len(taken)}
                 | {"floor_microseconds": round(1e6 * floor * arm.passes, 2)}
-                | reached(blocks, arm, works[arm])
+                | reached(blocks, arm, works[arm], answers)
             )
     return records
 
 
-def reached(blocks: Blocks, arm: Arm, work: Work) -> dict:
-    """Whether an xPress arm ends at the fixed point, and by how many full passes."""
+def reached(blocks: Blocks, arm: Arm, work: Work, answers: list) -> dict:
+    """Whether an xPress arm ends at the fixed points, and by how many full passes."""
     found = {"fixed_point": None, "full_passes": None}
     if arm.method != "xpress":
         return found
-    same = [torch.equal(work(n), blocks.fixed_point(n)) for n in range(BLOCKS)]
+    same = [torch.equal(work(n), answers[n]) for n in range(BLOCKS)]
     found["fixed_point"] = sum(same) / BLOCKS
     if arm.variant == "fast" and blocks.base.device.type != "cuda":
         count = blocks.count
