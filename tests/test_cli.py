@@ -56,6 +56,7 @@ def test_unknown_words_are_named(run):
     result = run("generate", "Where does Zaphod live?")
     assert result.exit_code == 0
     assert "Zaphod" in result.stderr
+    assert "does not know" not in run("generate", " ").stderr
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,8 @@ def test_unknown_words_are_named(run):
         (("bench", "--methods", "xpress+ddtree", "--rescoring", "x"), "rescoring 'x'"),
         (("generate", QUESTION, "--rescoring", "paths"), "not for xpress"),
         (("tables", "nowhere.csv"), "No results at"),
+        (("tables", __file__), "holds no results"),
+        (("bench", "--limit", "1", "--out", __file__), "something else than results"),
         (("train", "--only", "everything"), "Unknown stage"),
         (("export", "--to", "gguf"), "Unknown export"),
         (("export", "--method", "dflash", "--confidence"), "no confidence head"),
@@ -103,7 +106,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, words, says):
 def test_bench_then_tables(run, tmp_path):
     out = str(tmp_path / "mine.csv")
     asked = ["bench", "--limit", "1", "--max-new-tokens", "24", "--out", out]
-    asked += ["--methods", "ar,xpress", "--passes", "1,fixed", "--json"]
+    asked += ["--methods", "ar, xpress", "--passes", "1,fixed", "--json"]
     lines = json.loads(run(*asked).stdout.splitlines()[-1])
     assert {line["arm"] for line in lines} == {"ar", "xpress K=1", "xpress fixed point"}
     assert json.loads(run("tables", out, "--json").stdout) == lines

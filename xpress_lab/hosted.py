@@ -35,7 +35,8 @@ def custom_generate(target: Target, method: Method) -> Callable:
     Greedy unless ``do_sample`` is set. Then temperature, top_k and top_p of the
     generation config hold, and the seed comes from torch's generator, so that
     ``torch.manual_seed`` decides the text. ``on_tokens=f`` in the call of ``generate``
-    streams: f gets the new ids of every round.
+    streams: f gets the new ids of every round. transformers hands neither ``streamer``
+    nor ``assistant_model`` on to such a callable, so both are without effect.
 
     Returns ids ``[1, prompt + new]`` as ``generate`` does, and raises
     :class:`LabError` for what this loop cannot honour (batches, beams, penalties).

@@ -59,7 +59,8 @@ class Lab:
         if not beside.is_dir():
             raise LabError(
                 f"The {kind} arm has no confidence head: train one with "
-                f"xpress-lab train --only {kind}/{CONFIDENCE}"
+                f"xpress-lab train --tier {self.tier.name} --only {kind}/{CONFIDENCE} "
+                f"--out {self.folder}"
             )
         return replace(arm, confidence=load_confidence(beside, arm, self.target))
 

@@ -93,7 +93,8 @@ def load_ngram(folder: Path, vocab_size: int) -> NGram:
     path = folder / "model.safetensors"
     if not path.is_file():
         raise LabError(
-            f"No 3-gram counts at {path}: make them with xpress-lab train --only ngram."
+            f"No 3-gram counts at {path}: make them with "
+            f"xpress-lab train --only ngram --out {folder.parent}"
         )
     try:
         tensors = load_file(path)

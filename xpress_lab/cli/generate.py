@@ -74,7 +74,8 @@ def generate(
         if strange := lab.unknown_words(" ".join(prompts)):
             typer.echo(
                 f"This target does not know: {', '.join(strange)}. It was trained on "
-                "a small vocabulary; see data/prompts for what it understands.",
+                "a small vocabulary; data/checkpoints/pocket/prompts holds what it "
+                "understands.",
                 err=True,
             )
         how = {

@@ -16,6 +16,7 @@ from xpress_lab.cli.shared import (
     clear_errors,
     parse_budgets,
     parse_counts,
+    parse_names,
     parse_passes,
     parse_sizes,
     parse_thresholds,
@@ -121,7 +122,7 @@ def bench(
             counts = parse_counts(candidates, "--candidates")
             how = counts, temperatures, seeds, max_new_tokens
             return print_records(certificate_failures(lab, texts, *how), as_json)
-        names = lab.trained() if methods == "all" else methods.split(",")
+        names = lab.trained() if methods == "all" else parse_names(methods)
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
         ks = [parse_passes(k) for k in passes.split(",")]
@@ -132,7 +133,7 @@ def bench(
                 f"--confidence 0, not {confidence}."
             )
         arms = run_arms(
-            names, ks, parse_budgets(budget), rescoring.split(","), thresholds
+            names, ks, parse_budgets(budget), parse_names(rescoring), thresholds
         )
         how = {
             "arms": arms,

@@ -19,7 +19,7 @@ out = Console()
 
 Tier = Annotated[str, typer.Option(help="pocket or laptop")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
-Dtype = Annotated[str, typer.Option(help="float32 or bfloat16")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Passes = Annotated[
     str, typer.Option(help="Jacobi passes K of xpress: a number, or 'fixed'.")
@@ -34,6 +34,10 @@ def clear_errors():
     except LabError as error:
         typer.echo(f"xpress-lab: {error}", err=True)
         raise typer.Exit(2) from error
+
+
+def parse_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def parse_passes(text: str) -> int | None:
