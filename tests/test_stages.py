@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from xpress_lab import LabError
 from xpress_lab.lab import Lab
@@ -146,7 +147,8 @@ def test_a_head_from_beside_cuts_and_loses_nothing(afterwards):
             text = lab.generate("Where does Anna live?", method, max_new_tokens=20)
             assert text.tokens == plain.tokens
         assert all(len(r.block) == 1 for r in text.rounds)  # nothing reaches 1
-    with pytest.raises(LabError, match="has no confidence head"):
+    where = re.escape(f"--tier pocket --only dflash/confidence --out {out}")
+    with pytest.raises(LabError, match=f"has no confidence head: .* {where}"):
         lab.method("dflash", confidence=0.5)
     for name in ("ar", "eagle", "xpress+ddtree"):
         with pytest.raises(LabError, match=re.escape(f"for {name} use 0")):
@@ -217,6 +219,25 @@ def test_a_second_run_finds_everything_present(made):
     workshop(TINY, out).run(say=said.append)
     assert all(line.endswith("present") for line in said)
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+
+
+def test_a_stage_that_was_interrupted_while_writing_is_not_done(tmp_path, monkeypatch):
+    """Weights without a tokenizer, or one family's prompts, are not all there is."""
+    shop = workshop(TINY, tmp_path)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "math.jsonl").write_text("", "utf-8")
+    assert not shop.done("prompts")
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedTokenizerFast, "save_pretrained", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shop.run(("target",), say=lambda _: None)
+    assert not shop.done("target")
+    shop.run(("target",), say=lambda _: None)
+    assert shop.done("target") and shop.target.tokenizer is not None
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_the_same_seed_gives_the_same_weights(made, tmp_path):

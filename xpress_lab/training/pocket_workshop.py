@@ -38,7 +38,7 @@ class PocketWorkshop(Workshop):
     def product(self, stage: str) -> Path:
         return {
             "responses": self.out / "responses" / "fingerprints.txt",
-            "prompts": self.out / "prompts",
+            "prompts": self.out / "prompts" / f"{FAMILIES[-1]}.jsonl",
         }.get(stage) or super().product(stage)
 
     def make(self, stage: str) -> None:
@@ -82,9 +82,9 @@ class PocketWorkshop(Workshop):
         model.requires_grad_(True)
         done = train_target(model, texts, recipe, self.work / "target", seed)
         folder = self.out / "target"
-        model.to(SHIPPED_DTYPE).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
         self.write_log("target", done, texts)
+        tokenizer.save_pretrained(folder)
+        model.to(SHIPPED_DTYPE).save_pretrained(folder)  # last: the stage is done
 
     def _write_responses(self) -> None:
         started = time.perf_counter()
