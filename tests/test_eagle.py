@@ -78,6 +78,17 @@ def test_unrolled_training_states_are_those_of_drafting(target, one):
             assert_close(state[:, 0], trained[step][:, column])
 
 
+def test_unrolled_steps_lie_where_the_drafter_does():
+    """The meta device stands in for a GPU: it refuses numbers from elsewhere."""
+    drafter, past = tiny_eagle(toys.tiny_target()).to("meta"), []
+    states = torch.zeros(2, 6, toys.HIDDEN, dtype=torch.float64, device="meta")
+    for step in range(3):
+        found = unrolled(
+            drafter, states[:, : 6 - step], states[:, : 6 - step], step, past
+        )
+        assert found.device.type == "meta"
+
+
 def test_no_column_sees_the_future(target, one):
     drafter, borrowed = tiny_eagle(target), Borrowed(target)
     states = target_states(target, one, TAPS)

@@ -21,17 +21,19 @@ from torch import nn
 from torch.testing import assert_close
 
 from xpress_lab.borrowed import Borrowed
-from xpress_lab.checkpoints import Arm
+from xpress_lab.checkpoints import Arm, new_confidence
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod
 from xpress_lab.presets import ArmRecipe
 from xpress_lab.target import Target
+from xpress_lab.training import arms
 from xpress_lab.training import states as states_module
 from xpress_lab.training.blocks import make_blocks, sample_anchors
 from xpress_lab.training.losses import (
     arm_loss,
     block_distance,
+    confidence_loss,
     draft_hidden,
     slot_weights,
 )
@@ -74,6 +76,36 @@ def blocks_at(target, texts, anchors, kept=None):
 def loss_of_arm(arm, target, batch, recipe=RECIPE, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return arm_loss(arm, Borrowed(target), batch, recipe, generator)
+
+
+# --- where it is computed -----------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_and_losses_lie_where_the_target_does(texts, kind):
+    """Texts and states are read from disk. The meta device stands in for a GPU: it
+    refuses numbers from elsewhere as one would."""
+    target = toys.tiny_target()
+    states = target_states(target, texts, TAPS)
+    target.model.to("meta")
+    arm, borrowed = new_arm(kind, target), Borrowed(target)
+    for module in arm.modules():
+        module.to("meta")
+    anchors, kept = sample_anchors(texts, 3, torch.Generator().manual_seed(0))
+    batch = make_blocks(borrowed, texts, states, anchors, kept, BLOCK, toys.MASK_ID)
+    assert {part.device.type for part in vars(batch).values()} == {"meta"}
+    hidden = draft_hidden(arm, borrowed, batch)
+    logits = borrowed.logits(hidden[:, 1:])
+    if arm.head is not None:
+        logits = logits + arm.head(hidden, batch.previous)
+    loss = block_distance(logits, batch, RECIPE)
+    arm.confidence = new_confidence(arm).to("meta")
+    sure = confidence_loss(arm, hidden, logits, batch, RECIPE)
+    assert loss.device.type == sure.device.type == "meta"
+    recipe = replace(RECIPE, confidence_weight=1.0)
+    anew = arms.new_arm(kind, Arm("dflash", arm.drafter), recipe, 0)
+    where = {p.device.type for part in anew.modules() for p in part.parameters()}
+    assert where == {"meta"}
 
 
 # --- what a block may see -----------------------------------------------------

@@ -41,7 +41,7 @@ def new_base(
         )
     )
     start_from_target(drafter, target, recipe.norm_scale)
-    return Arm("dflash", drafter, draft_ids=draft_ids)
+    return Arm("dflash", drafter.to(target.device), draft_ids=draft_ids)
 
 
 def target_sizes(target: Target, recipe: ArmRecipe) -> dict:
@@ -71,6 +71,8 @@ def new_arm(kind: str, base: Arm, recipe: ArmRecipe, seed: int) -> Arm:
     arm = Arm(kind, drafter, head, base.draft_ids)
     if recipe.confidence_weight:
         arm.confidence = new_confidence(arm)
+    for module in arm.modules():
+        module.to(drafter.norm.weight.device)
     return arm
 
 
@@ -160,7 +162,7 @@ def train_confidence(
     torch.manual_seed(seed)
     arm.confidence = new_confidence(arm)
     for module in arm.modules():
-        module.float()
+        module.to(store.target.device, torch.float32)
 
     def loss_of(generator: torch.Generator):
         blocks = draw_blocks(arm, borrowed, store, recipe, generator)

@@ -66,16 +66,20 @@ def make_blocks(
     """Cut the blocks at ``anchors`` out of texts and of the target's states.
 
     A block is valid up to its text's end, and up to the first token that the draft
-    vocabulary lacks: drafts are never accepted from there on.
+    vocabulary lacks: drafts are never accepted from there on. Texts, states and anchors
+    may lie anywhere; blocks lie where the target does.
     """
+    device = borrowed.target.device
+    texts, states = texts.to(device), states.to(device)
+    anchors, kept = anchors.to(device), kept.to(device)
     rows, length = texts.tokens.shape
     count = anchors.shape[1]
 
-    slot = torch.arange(block_size)
+    slot = torch.arange(block_size, device=device)
     places = anchors[:, :, None] + slot  # [S, A, B]
     in_bounds = places < texts.lengths[:, None, None]
     safe = places.clamp_max(length - 1)
-    row = torch.arange(rows)[:, None, None]
+    row = torch.arange(rows, device=device)[:, None, None]
     tokens = texts.tokens[row, safe]
     drafts = borrowed.to_draft(tokens)
     before = texts.tokens[row[..., 0], (anchors - 1).clamp_min(0)]
@@ -90,7 +94,7 @@ def make_blocks(
 
     block_ids = torch.full_like(tokens, mask_id)
     block_ids[..., 0] = tokens[..., 0]
-    context = torch.arange(length)
+    context = torch.arange(length, device=device)
     return BlockBatch(
         taps=states.taps,
         block_ids=block_ids.flatten(1),
@@ -105,8 +109,8 @@ def make_blocks(
 
 def _mask(anchors: torch.Tensor, length: int, block_size: int) -> torch.Tensor:
     rows, count = anchors.shape
-    before = torch.arange(length) < anchors[:, :, None]
+    before = torch.arange(length, device=anchors.device) < anchors[:, :, None]
     context = before.repeat_interleave(block_size, dim=1)
-    block = torch.arange(count).repeat_interleave(block_size)
+    block = torch.arange(count, device=anchors.device).repeat_interleave(block_size)
     own = (block[:, None] == block).expand(rows, -1, -1)
     return torch.cat([context, own], dim=-1)[:, None]

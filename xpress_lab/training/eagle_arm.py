@@ -18,7 +18,7 @@ def new_eagle(target: Target, recipe: ArmRecipe, seed: int) -> EagleDrafter:
     """An untrained drafter of one layer, of the recipe's size."""
     torch.manual_seed(seed)
     config = EagleConfig(**target_sizes(target, recipe), chain=recipe.chain)
-    return EagleDrafter(config)
+    return EagleDrafter(config).to(target.device)
 
 
 def train_eagle(

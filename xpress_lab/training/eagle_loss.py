@@ -28,6 +28,8 @@ def eagle_loss(
     Column i of step s reads token i + 1 + s and is judged by the target's
     distribution of token i + 2 + s, if that token lies in the response.
     """
+    device = borrowed.target.device
+    texts, states = texts.to(device), states.to(device)
     tokens, width = texts.tokens, texts.tokens.shape[1]
     inside = texts.in_response()
     hidden = drafter.project(states.taps)
@@ -56,7 +58,8 @@ def unrolled(drafter, embedded, hidden, step: int, past: list) -> torch.Tensor:
     """States ``[N, T, H]`` of one unrolled step; its keys join ``past``."""
     (layer,) = drafter.layers
     rows, count = embedded.shape[:2]
-    positions = (torch.arange(count) + step).expand(rows, -1)
+    device = embedded.device
+    positions = (torch.arange(count, device=device) + step).expand(rows, -1)
     joined = layer.join(embedded, hidden)
     query, key, value = layer.self_attn.project(joined, drafter.angles(positions))
     repeat = layer.self_attn.repeats
@@ -64,7 +67,7 @@ def unrolled(drafter, embedded, hidden, step: int, past: list) -> torch.Tensor:
     past.append((key, value))
     first_key, first_value = (x[:, :, :count] for x in past[0])
     scores = query @ first_key.transpose(-1, -2)
-    causal = torch.ones(count, count, dtype=torch.bool).tril()
+    causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
     scores = scores.masked_fill(~causal, -torch.inf)
     own = [(query * k[:, :, :count]).sum(-1, keepdim=True) for k, _ in past[1:]]
     weights = torch.cat([scores, *own], dim=-1) / query.shape[-1] ** 0.5

@@ -34,7 +34,8 @@ def block_distance(
     1 - TV is the probability that rejection sampling keeps the slot.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    weight = slot_weights(logits.shape[1], recipe.gamma) * batch.valid
+    weight = slot_weights(logits.shape[1], recipe.gamma).to(logits.device)
+    weight = weight * batch.valid
     weight = (weight / weight.sum().clamp_min(1e-9))[..., None].to(logits.dtype)
     return Distance.apply(
         logits,
@@ -124,7 +125,8 @@ def confidence_loss(
     each = F.binary_cross_entropy_with_logits(
         said.to(kept.dtype), kept, reduction="none"
     )
-    weight = slot_weights(logits.shape[1], recipe.gamma) * batch.valid
+    weight = slot_weights(logits.shape[1], recipe.gamma).to(logits.device)
+    weight = weight * batch.valid
     return (weight * each).sum() / weight.sum().clamp_min(1e-9)
 
 

@@ -37,21 +37,25 @@ class States(NamedTuple):
     last: torch.Tensor
     lse: torch.Tensor
 
+    def to(self, device: torch.device) -> "States":
+        """The same states on a device."""
+        return States(*(part.to(device) for part in self))
+
 
 @torch.no_grad()
 def target_states(target: Target, texts: TextSet, tap_ids: tuple[int, ...]) -> States:
-    """Run the target over whole texts."""
+    """Run the target over whole texts; the states come to the texts' device."""
     rows, length = texts.tokens.shape
     cache = target.new_cache(rows, length)
-    last, taps = target.states(texts.tokens, cache, tap_ids)
+    last, taps = target.states(texts.tokens.to(target.device), cache, tap_ids)
     wide = torch.promote_types(last.dtype, torch.float32)
     lse = torch.full((rows, length), torch.nan, dtype=wide)
     wanted = texts.in_response().roll(-1, dims=1)
     wanted[:, -1] = False
     for row in range(rows):  # row by row: logits are wide
         logits = target.head(last[row, wanted[row]])
-        lse[row, wanted[row]] = logits.to(wide).logsumexp(-1)
-    return States(taps, last, lse)
+        lse[row, wanted[row]] = logits.to(wide).logsumexp(-1).to(lse.device)
+    return States(taps, last, lse).to(texts.tokens.device)
 
 
 class StateFolder:

@@ -41,6 +41,11 @@ class TextSet:
         width = math.ceil(int(lengths.max()) / multiple) * multiple
         return TextSet(self.tokens[rows, :width], self.prompt_lengths[rows], lengths)
 
+    def to(self, device: torch.device) -> "TextSet":
+        """The same texts on a device."""
+        parts = self.tokens, self.prompt_lengths, self.lengths
+        return TextSet(*(part.to(device) for part in parts))
+
     def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Indices of random texts of similar length, so that little is padding."""
         order = self.lengths.argsort(stable=True)
@@ -51,7 +56,7 @@ class TextSet:
 
     def in_response(self) -> torch.Tensor:
         """``[M, L]`` booleans: which tokens belong to a response."""
-        place = torch.arange(self.tokens.shape[1])
+        place = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (place >= self.prompt_lengths[:, None]) & (place < self.lengths[:, None])
 
     def response_tokens(self) -> int:

@@ -122,7 +122,8 @@ def fit(
     seconds += time.perf_counter() - started
     if monitor:
         workers.wait()
-        module.load_state_dict(torch.load(folder / "best.pt", weights_only=True))
+        best = torch.load(folder / "best.pt", map_location="cpu", weights_only=True)
+        module.load_state_dict(best)
     module.eval()
     return Fit(pd.DataFrame(rows), seconds)
 
@@ -171,7 +172,7 @@ def _resume(path: Path, module, optimizer, schedule) -> tuple[int, list, float]:
     if not path.is_file():
         return 0, [], 0.0
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
     except Exception as error:  # any unreadable or foreign file
