@@ -4,6 +4,7 @@ No time is asserted; what is timed, how it is reported and what is computed from
 """
 
 import json
+import time
 from functools import partial
 
 import pandas as pd
@@ -21,8 +22,10 @@ from xpress_lab.benchmarks.cost_model import (
     tune,
     verdict,
 )
+from xpress_lab.benchmarks.overhead import Meter, round_costs
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.refiner_latency import BLOCKS, Arm, Blocks, Grid
+from xpress_lab.benchmarks.runner import run_arms
 from xpress_lab.cli import app
 from xpress_lab.decoding import decode
 from xpress_lab.jacobi import solve, solve_sequentially
@@ -244,6 +247,38 @@ def test_failures_are_counted_on_the_blocks_of_real_texts(lab, prompts, temperat
     assert rows["blocks"].nunique() == 1 and few["blocks"] > 4
 
 
+# --- the loop's own time -------------------------------------------------------
+
+
+def test_a_meter_counts_nested_calls_once_and_leaves_no_trace():
+    class Clock:
+        def outer(self):
+            return self.inner() + self.inner()
+
+        def inner(self):
+            time.sleep(0.01)
+            return 1
+
+    clock, meter = Clock(), Meter(torch.device("cpu"))
+    with meter.on([(clock, "outer"), (clock, "inner")]):
+        assert clock.outer() == 2
+    assert 0.02 <= meter.seconds < 0.1 and not vars(clock)
+    spent = meter.seconds
+    clock.inner()
+    assert meter.seconds == spent
+
+
+def test_a_round_is_model_calls_and_the_rest(lab, prompts):
+    arms = run_arms(["ar", "dflash", "markov", "xpress"], [2])
+    words = lab.target.encode(prompts[0])
+    table = round_costs(lab, arms, words, (20, 60), turns=2, new_tokens=12)
+    assert len(table) == 2 * len(arms) and set(table["context"]) == {20, 60}
+    assert (table["outside_ms"] > 0).all() and (table["model_ms"] > 0).all()
+    # Model calls are most of a round, or some of them are not metered.
+    assert (table["overhead"] < 0.5).all()
+    assert "forward" not in vars(lab.arm("xpress").drafter)
+
+
 # --- the command line ---------------------------------------------------------
 
 
@@ -256,12 +291,13 @@ def run(monkeypatch):
 
 
 def test_bench_prints_flat_records(run):
-    """--kernels, --tune and --candidates, each as one list."""
+    """--kernels, --tune, --candidates and --context, each as one list."""
     some = ("--benchmarks", "chat", "--limit", "1", "--max-new-tokens", "24")
     for words, column in (
         (("--kernels", "--seconds", "0", "--device", "cpu"), "microseconds"),
         (("--tune", *some), "break_even_tau"),
         (("--candidates", "4,32", *some), "failure_rate"),
+        (("--context", "40,80", "--turns", "1", *some), "overhead"),
     ):
         result = run(*words, "--json")
         assert result.exit_code == 0, result.output

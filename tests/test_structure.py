@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
     ("devices", "files", "spoken"),
-    ("cache", "presets", "sampling", "stopwatch", "pocket", "enumerable", "pretrained"),
+    ("attention", "cache", "presets", "sampling", "stopwatch", "pocket"),
+    ("enumerable", "pretrained"),
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),
     ("borrowed", "jacobi", "verification", "trees"),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from xpress_lab.attention import grouped
 from xpress_lab.cache import KVCache
 from xpress_lab.errors import LabError
 
@@ -166,13 +167,15 @@ class Target:
             keys = torch.arange(cache.length + new, device=tokens.device)
             visible = keys <= positions[:, :, None]
         self.watch(tap_ids)
-        hidden = self.model.get_decoder()(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=visible[:, None],
-            cache=cache,
-            use_cache=True,
-        )[0]
+        decoder = self.model.get_decoder()
+        with grouped(decoder.config):
+            hidden = decoder(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=visible[:, None],
+                cache=cache,
+                use_cache=True,
+            )[0]
         cache.advance(new)
         taps = None
         if tap_ids:

@@ -80,6 +80,10 @@ def bench(
         str | None,
         typer.Option(help="How often candidate rows fail instead: 16,64,256"),
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Time of a round by context length instead: 256,1024,4096"),
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Time for --kernels.")] = 120.0,
     as_json: Json = False,
 ):
@@ -92,6 +96,8 @@ def bench(
     Example: xpress-lab bench --kernels --json > kernels.json
 
     Example: xpress-lab bench --tune --limit 5
+
+    Example: xpress-lab bench --context 256,1024,4096 --methods ar,dflash,xpress
     """
     from xpress_lab.benchmarks import prompts as reading
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
@@ -126,6 +132,13 @@ def bench(
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
         ks = [parse_passes(k) for k in passes.split(",")]
+        if context is not None:
+            from xpress_lab.benchmarks.overhead import round_costs
+
+            words = [token for some in texts.values() for token in encoded(lab, some)]
+            lengths = parse_counts(context, "--context")
+            found = round_costs(lab, run_arms(names, ks), words, lengths, turns)
+            return print_records(found, as_json)
         thresholds = parse_thresholds(confidence)
         if any(thresholds) and sizes != (1,):
             raise LabError(
@@ -155,6 +168,11 @@ def bench(
         )
         lines = throughput_summary(run_throughput(lab, load, out_file))
         print_throughput(lines, as_json)
+
+
+def encoded(lab, prompts: list[str]) -> list[int]:
+    """Ids of all prompts, one after another."""
+    return [token for prompt in prompts for token in lab.target.encode(prompt)]
 
 
 def latencies(device: str, dtype: str, seconds: float):

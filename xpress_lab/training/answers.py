@@ -15,6 +15,7 @@ from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
 
 Pair = tuple[list[int], list[int]]  # prompt ids, response ids
+STRETCH = 32  # prompt tokens a call
 
 
 class Answers(NamedTuple):
@@ -48,11 +49,7 @@ def answer(
     kept = _Kept(target, rows, width + max_new_tokens, len(tap_ids))
     going, texts = list(range(rows)), [list(prompt) for prompt in prompts]
 
-    last, taps = target.states(tokens, cache, tap_ids)
-    ends = [len(prompt) for prompt in prompts]
-    cache.crop(ends)
-    kept.put(going, slice(width), taps, last)
-    last = last[torch.arange(rows), torch.tensor(ends) - 1]
+    last = read_prompts(target, tokens, list(map(len, prompts)), cache, tap_ids, kept)
     for left in reversed(range(max_new_tokens)):
         logits = target.head(last)
         ends = torch.tensor(cache.lengths)
@@ -70,6 +67,31 @@ def answer(
         kept.put(going, places, None if taps is None else taps[:, 0], last)
     pairs = [(p, t[len(p) :]) for p, t in zip(prompts, texts, strict=True)]
     return Answers(pairs, *kept.of([len(text) for text in texts]))
+
+
+def read_prompts(
+    target: Target,
+    tokens: torch.Tensor,
+    lengths: list[int],
+    cache: KVCache,
+    tap_ids: tuple[int, ...],
+    kept: "_Kept",
+) -> torch.Tensor:
+    """Run padded prompts ``[N, L]`` in stretches; states of their ends ``[N, H]``.
+
+    Many rows make a large product of even a few tokens, and what lies between two
+    layers stays small enough not to be fetched from the system anew each time.
+    """
+    ends = [None] * len(tokens)
+    for start in range(0, tokens.shape[1], STRETCH):
+        part = slice(start, min(start + STRETCH, tokens.shape[1]))
+        last, taps = target.states(tokens[:, part], cache, tap_ids)
+        kept.put(range(len(tokens)), part, taps, last)
+        for row, length in enumerate(lengths):
+            if start < length <= part.stop:
+                ends[row] = last[row, length - 1 - start]
+    cache.crop(lengths)
+    return torch.stack(ends)
 
 
 def choose(logits, sampling: Sampling, generator) -> torch.Tensor:
@@ -106,7 +128,7 @@ class _Kept:
 
     def put(self, rows, places, taps: torch.Tensor | None, last: torch.Tensor) -> None:
         both = last if taps is None else torch.cat([taps, last], dim=-1)
-        self.states[rows, places] = both.to(self.states.dtype)
+        self.states[list(rows), places] = both.to(self.states.dtype)
 
     def of(self, lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """States and lse of whole texts, one after another."""

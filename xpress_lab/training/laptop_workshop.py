@@ -45,6 +45,7 @@ class LaptopWorkshop(Workshop):
     """
 
     stages = ("questions", "responses", "ngram", "base", *ARMS, "cards")
+    arms_beside = True
     watched = 12  # questions kept out of training, to follow online tau
     watch_every = 500  # steps
     carded = 64  # new tokens a question, for the cards' tau
