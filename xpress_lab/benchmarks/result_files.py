@@ -37,21 +37,22 @@ def rows_to_resume(path: Path | None, columns: tuple[str, ...]) -> list[dict[str
     """Rows that a run goes on from, none without a file; a cut line is taken off."""
     if not path or not path.is_file():
         return []
-    rows = read_rows(path)
-    if rows and tuple(rows[0]) != columns:
-        odd = ", ".join(sorted(set(columns) ^ set(rows[0]))) or "their order"
-        raise LabError(
-            f"{path} has other columns than this version writes ({odd}): "
-            "choose another file."
-        )
     text = read_text(path)
-    if not ",".join(columns).startswith(text.partition("\n")[0]):
+    first = text.partition("\n")[0]
+    odd = set(columns) ^ set(first.split(","))
+    if not ",".join(columns).startswith(first) or ("\n" in text and odd):
+        if len(odd) > len(columns):  # none in common
+            raise LabError(
+                f"{path} holds something else than results: choose another file."
+            )
+        named = ", ".join(sorted(odd)) or "their order"
         raise LabError(
-            f"{path} holds something else than results: choose another file."
+            f"{path} has other columns than this version writes ({named}): "
+            "choose another file."
         )
     if whole_lines(text) != text:
         write_text(path, whole_lines(text))
-    return rows
+    return read_rows(path)
 
 
 def check_same(
