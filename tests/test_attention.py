@@ -8,6 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from xpress_lab import LabError
 from xpress_lab.attention import NAME
+from xpress_lab.decoding import decode
+from xpress_lab.methods import PlainDecoding
 from xpress_lab.target import Target
 
 
@@ -45,3 +47,14 @@ def test_the_owners_attention_comes_back():
     with pytest.raises(LabError, match="full"):
         target.forward(torch.tensor([toys.PROMPT]), target.new_cache(1, 2))
     assert target.model.config._attn_implementation == before
+
+
+def test_a_model_loaded_for_eager_attention_keeps_its_text():
+    """Such a model reads masks of another kind; the loop brings its own attention."""
+    stock, eager = toys.tiny_target(), toys.tiny_target()
+    eager.model.config._attn_implementation = "eager"
+    texts = [
+        decode(target, PlainDecoding(), toys.PROMPT, max_new_tokens=24).tokens
+        for target in (stock, eager)
+    ]
+    assert texts[0] == texts[1]

@@ -1,15 +1,16 @@
 """The command line: every command helps, works, and fails in one clear line."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
 
 from xpress_lab.cli import app
-from xpress_lab.presets import TREES
+from xpress_lab.presets import TREES, get_tier
 
 COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
-COMMANDS += ["sweep-layers"]
+COMMANDS += ["sweep-layers", "evaluate"]
 QUESTION = "Anna lives in Oslo and works as a baker. Where does Anna live?"
 
 
@@ -42,6 +43,18 @@ def test_methods_agree_on_the_text(run):
         texts.add(found["text"])
         assert (found["tau"] > 1) == (method != "ar")
     assert len(texts) == 1
+
+
+def test_weights_from_elsewhere_draft_for_the_shipped_target(run, tmp_path):
+    """A folder as train leaves it, which need not hold a target."""
+    shipped = get_tier("pocket").folder()
+    shutil.copytree(shipped / "dflash", tmp_path / "dflash")
+    asked = ("generate", QUESTION, "--method", "dflash", "--json")
+    here, there = run(*asked), run(*asked, "--weights", str(tmp_path))
+    assert json.loads(there.stdout)["tokens"] == json.loads(here.stdout)["tokens"]
+    (tmp_path / "dflash" / "model.safetensors").unlink()
+    broken = run(*asked, "--weights", str(tmp_path))
+    assert broken.exit_code == 2 and str(tmp_path) in broken.stderr
 
 
 def test_streamed_text_is_the_text(run):

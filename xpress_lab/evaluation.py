@@ -47,6 +47,7 @@ def evaluate(
     tier: str,
     out: Path,
     prompts: Path | None = None,
+    weights: Path | None = None,
     device: str = "auto",
     dtype: str = "bfloat16",
     say: Callable[[str], None] = print,
@@ -57,6 +58,7 @@ def evaluate(
     Args:
         prompts: folder of benchmark prompts; see
             :func:`xpress_lab.benchmarks.prompts.prompt_folder`.
+        weights: folder of trained arms; by default the shipped ones.
         dtype: in which taus and speeds are measured. Identity is looked at in float32
             too, where it must hold.
     """
@@ -64,14 +66,18 @@ def evaluate(
     texts = {
         n: read_prompts(folder, n, amounts.prompts) for n in benchmark_names(folder)
     }
-    lab = load_lab(tier, device=device, dtype=dtype)
+    lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
     out.mkdir(parents=True, exist_ok=True)
     say(f"Measuring {sum(map(len, texts.values()))} prompts; results grow in {out}.")
     speed = grow(
         out / "speed.csv", first(texts, amounts.raced), partial(raced, lab, amounts)
     )
     for kind in dict.fromkeys(("float32", dtype)):
-        own = lab if kind == dtype else load_lab(tier, device=device, dtype=kind)
+        own = (
+            lab
+            if kind == dtype
+            else load_lab(tier, device=device, dtype=kind, folder=weights)
+        )
         some = first(texts, amounts.compared)
         grow(out / f"identity-{kind}.csv", some, partial(compared, own, amounts))
     rows = tau_rows(lab, texts, amounts, out / "tau.csv")

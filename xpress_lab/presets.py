@@ -118,10 +118,12 @@ class Tier:
         return (data or data_folder()) / "checkpoints" / self.name
 
     def target_folder(self, checkpoints: Path) -> Path:
-        """The target's folder: beside the arms, or in the cache of fetched models."""
+        """The target's folder: beside the arms, in the cache of fetched models, or
+        the shipped one, where a folder holds arms that were trained for that."""
         if isinstance(self.target, PretrainedTarget):
             return self.target.folder()
-        return checkpoints / "target"
+        own = checkpoints / "target"
+        return own if own.is_dir() else self.folder() / "target"
 
 
 SMOLLM2 = PretrainedTarget("HuggingFaceTB/SmolLM2-135M-Instruct", source="index")

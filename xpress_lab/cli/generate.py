@@ -12,6 +12,7 @@ from xpress_lab.cli.shared import (
     Json,
     Passes,
     Tier,
+    Weights,
     app,
     clear_errors,
     parse_passes,
@@ -55,6 +56,7 @@ def generate(
     seed: Annotated[
         int, typer.Option(help="Of the first prompt; one more for each that follows.")
     ] = 0,
+    weights: Weights = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Json = False,
@@ -66,7 +68,7 @@ def generate(
     from xpress_lab.lab import load_lab
 
     with clear_errors():
-        lab = load_lab(tier, device=device, dtype=dtype)
+        lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
         ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
         ways["candidates"] = candidates
         chosen = lab.method(method, parse_passes(passes), **ways)

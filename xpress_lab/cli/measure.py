@@ -12,6 +12,7 @@ from xpress_lab.cli.shared import (
     Dtype,
     Json,
     Tier,
+    Weights,
     app,
     clear_errors,
     parse_budgets,
@@ -68,6 +69,7 @@ def bench(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="CSV; a second run resumes it.")
     ] = None,
+    weights: Weights = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     kernels: Annotated[
@@ -115,7 +117,7 @@ def bench(
         sizes = parse_sizes(batch_size)
         if kernels:
             return print_records(latencies(device, dtype, seconds), as_json)
-        lab = load_lab(tier, device=device, dtype=dtype)
+        lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         texts = {n: reading.read_prompts(folder, n, limit) for n in wanted}
@@ -237,6 +239,7 @@ def evaluate(
         Path | None,
         typer.Option("--out", help="Results folder; a second run resumes it."),
     ] = None,
+    weights: Weights = None,
     device: Device = "auto",
     dtype: Dtype = "bfloat16",
 ):
@@ -250,7 +253,7 @@ def evaluate(
 
     out_folder = out_folder or Path("outputs/evaluate") / tier
     with clear_errors():
-        lines = run(tier, out_folder, prompts, device, dtype, typer.echo)
+        lines = run(tier, out_folder, prompts, weights, device, dtype, typer.echo)
     print_summary(lines, as_json=False)
     typer.echo(f"Everything is in {out_folder}.")
 

@@ -1,6 +1,7 @@
 """What all commands share: the application, common options, errors and tables."""
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,10 @@ out = Console()
 Tier = Annotated[str, typer.Option(help="pocket or laptop")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="Folder of trained arms, as train writes it; else the shipped."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Passes = Annotated[
     str, typer.Option(help="Jacobi passes K of xpress: a number, or 'fixed'.")
