@@ -12,7 +12,7 @@ from xpress_lab.benchmarks.orthogonality import BOTH, PLANTED, PRODUCT, REFINED
 from xpress_lab.decoding import Round
 from xpress_lab.errors import LabError
 from xpress_lab.trees import TokenTree
-from xpress_lab.viz import budgets, style
+from xpress_lab.viz import budgets, scaling, style
 from xpress_lab.viz.token_tree import layout, percent, token_trees, with_own_word
 
 WORDS = ["Anna", " lives", " in", " Paris", " Rome", " $", "\n"]
@@ -164,3 +164,31 @@ def test_depth_curves_leave_plain_decoding_out():
     assert set(texts(fig)) == {"dFlash", "xPress K=6"}
     first = fig.axes[0].containers[0].lines[0]
     assert first.get_xdata().tolist() == [1, 2] and first.get_ydata().tolist() == [3, 3]
+
+
+# the paper's scale -----------------------------------------------------------
+
+
+def test_memory_bars_stack_the_parts_and_mark_the_cards():
+    parts = list(scaling.PART_COLOURS)
+    one = pd.DataFrame({"part": parts, "gigabytes": [16.0, 2, 0.5, 1, 0.5]})
+    fig = scaling.memory_bars({"batch 1": one, "batch 8": one}, {"24 GB card": 24})
+    ax = fig.axes[0]
+    assert [bar.get_width() for bar in ax.patches[::2]] == [16, 2, 0.5, 1, 0.5]
+    assert {"  20.0 GB", " 24 GB card"} <= set(texts(fig))
+
+
+def test_implied_costs_show_what_rounding_leaves_open():
+    costs = pd.DataFrame(
+        [
+            {"benchmark": b, "method": m, "implied_cost": c, "low": c - 0.1,
+             "high": c + 0.2}
+            for b, c in (("GSM8K", 1.3), ("MBPP", 1.2))
+            for m in ("dflash", "xpress")
+        ]
+    )  # fmt: skip
+    fig = scaling.implied_costs(costs)
+    points = [c.lines[0].get_ydata().tolist() for c in fig.axes[0].containers]
+    assert points == [[1.3, 1.2], [1.3, 1.2]]
+    ends = fig.axes[0].containers[0].lines[2][0].get_segments()[0][:, 1]
+    assert ends.tolist() == pytest.approx([1.2, 1.5])

@@ -85,7 +85,8 @@ def walked(plant: Plant, laws=node_laws, narrow: bool = False) -> Rule:
         rows, slots = len(block.written), len(block.slots)
         drafts = torch.zeros(rows, slots, dtype=torch.long)
         accepted, own = torch.zeros(2, rows, dtype=torch.long)
-        groups = block.written.unique(dim=0, return_inverse=True)[1]
+        begun = torch.cat([torch.zeros(rows, 1, dtype=torch.long), block.written], 1)
+        groups = begun.unique(dim=0, return_inverse=True)[1]
         for group in groups.unique():
             alike = (groups == group).nonzero().squeeze(1)
             one = Block(

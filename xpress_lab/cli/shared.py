@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 out = Console()
 
-Tier = Annotated[str, typer.Option(help="pocket or laptop")]
+Tier = Annotated[str, typer.Option(help="pocket, laptop or paper")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
