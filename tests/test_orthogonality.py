@@ -18,6 +18,8 @@ from xpress_lab.benchmarks.orthogonality import (
     layer_results,
     missed_ranks,
     over_each,
+    round_at,
+    telling_place,
     together,
 )
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
@@ -81,6 +83,23 @@ def test_temperatures_are_not_mixed():
 def test_missing_arms_are_named():
     with pytest.raises(LabError, match="lack xpress, xpress.ddtree.*--rescoring paths"):
         together(as_frame(rows({k: v for k, v in CASE.items() if "dflash" in k[0]})))
+
+
+def test_a_round_at_a_place_says_what_the_answer_says_there():
+    lab = load_lab("pocket", device="cpu")
+    prompt = read_prompts(prompt_folder("pocket"), "math", 1)[0]
+    answer = lab.generate(prompt, "ar").tokens
+    bare, tree = lab.method("dflash"), lab.method("xpress+ddtree", budget=24)
+    gains = {}
+    for place in (0, 5, 9):
+        one = round_at(lab, tree, prompt, place)
+        assert one.block[0] == answer[place] and len(one.block) == 25
+        said = [one.block[node] for node in one.path] + [one.next_token]
+        assert said == answer[place + 1 :][: len(said)]
+        chain = round_at(lab, bare, prompt, place)
+        gains[place] = one.accepted - chain.accepted
+    best = telling_place(lab, prompt, bare, tree, tuple(gains))
+    assert gains[best] == max(gains.values())
 
 
 # where a chain misses --------------------------------------------------------

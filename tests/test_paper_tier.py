@@ -75,7 +75,8 @@ def test_states_of_a_token_and_operations_of_a_step(sizes):
     found = training_estimate("xpress", recipe, sizes, text_length=7, speed=3600.0)
     hours = found.set_index("part")["hours"]
     target, drafter, head = map(weights, sizes)
-    assert hours["target, forward over each text"] == 2 * target * 20 * 7 / 3600**2
+    forward = 2 * target * 20 * 7 / 3600**2
+    assert hours["target, forward over each text"] == pytest.approx(forward)
     assert hours["drafter"] == pytest.approx(6 * drafter * 20 * 3 * 16 / 3600**2)
     assert hours["refiner"] == pytest.approx(6 * head * 20 * 3 * 16 * 4 / 3600**2)
     assert hours["together"] == pytest.approx(hours[:-1].sum())

@@ -13,6 +13,7 @@ from xpress_lab.tree_exactness import (
     by_marginals,
     by_paths,
     by_presto,
+    expected_kept,
     head_after,
     laws_of_first_children,
     node_laws,
@@ -79,3 +80,27 @@ def test_trees_are_bushy_enough_to_test_the_walk(plant):
     assert max(tree.depths) >= 2
     assert len(set(tree.parents)) < len(tree.parents)
     assert np.all(np.diff(tree.scores) <= 1e-12)
+
+
+def test_what_is_kept_on_average_is_what_walks_keep():
+    """The summed chance of the nodes, against walks along drawn sentences."""
+    joint, tree = tour_joint(), by_marginals(block(), 9)
+    edges = zip(tree.parents, tree.tokens, strict=True)
+    children = {edge: node for node, edge in enumerate(edges, start=1)}
+    kept = 0.0
+    for sentence in np.argwhere(joint.table > 0):
+        node, count = 0, 0
+        while (child := children.get((node, sentence[count]))) is not None:
+            node, count = child, count + 1
+            if count == joint.table.ndim:
+                break
+        kept += joint.table[tuple(sentence)] * count
+    assert expected_kept(joint, tree) == pytest.approx(kept)
+
+
+def test_a_perfect_head_plants_the_best_tree():
+    perfect = Block(tour_joint(), torch.empty(1, 0, dtype=torch.long), 0, hearing=1.0)
+    for budget in range(1, 13):
+        best = expected_kept(perfect.joint, by_paths(perfect, budget))
+        for plant in (by_marginals, by_presto):
+            assert best >= expected_kept(perfect.joint, plant(perfect, budget)) - 1e-9

@@ -13,7 +13,13 @@ from xpress_lab.decoding import Round
 from xpress_lab.errors import LabError
 from xpress_lab.trees import TokenTree
 from xpress_lab.viz import budgets, scaling, style
-from xpress_lab.viz.token_tree import layout, percent, token_trees, with_own_word
+from xpress_lab.viz.token_tree import (
+    layout,
+    percent,
+    spelled,
+    token_trees,
+    with_own_word,
+)
 
 WORDS = ["Anna", " lives", " in", " Paris", " Rome", " $", "\n"]
 #   anchor 0 -> lives(1) -> in(2) -> Paris(4)
@@ -74,6 +80,12 @@ def test_trees_share_their_columns():
     assert fig.axes[0].get_xlim() == fig.axes[1].get_xlim()
 
 
+def test_siblings_that_look_alike_show_their_space():
+    words = [".", "Add", " Add", " up"]
+    tree = TokenTree([1, 2, 3, 1], [0, 0, 1, 3], [0.0] * 4)
+    assert spelled(tree, 0, words) == [".", "Add", "␣Add", "up", "Add"]
+
+
 def test_chains_are_refused_and_small_chances_not_rounded_to_none():
     with pytest.raises(LabError, match="has no tree"):
         token_trees({"x": Round(0, 1, 0, [0, 1], 2)}, WORDS, "xpress")
@@ -124,7 +136,7 @@ def test_budget_curves_draw_each_family_and_each_chain():
         "xPress chain",
     }
     assert names == {text.get_text() for text in top.texts}
-    assert [t.get_text() for t in top.get_xticklabels()] == ["16", "64"]
+    assert [t.get_text() for t in fig.axes[2].get_xticklabels()] == ["16", "64"]
     levels = [line.get_ydata()[0] for line in top.lines if len(line.get_xdata()) == 2
               and line.get_xdata()[0] == 0]  # fmt: skip
     assert levels[-2:] == [3.0, 4.0]
@@ -175,7 +187,7 @@ def test_memory_bars_stack_the_parts_and_mark_the_cards():
     fig = scaling.memory_bars({"batch 1": one, "batch 8": one}, {"24 GB card": 24})
     ax = fig.axes[0]
     assert [bar.get_width() for bar in ax.patches[::2]] == [16, 2, 0.5, 1, 0.5]
-    assert {"  20.0 GB", " 24 GB card"} <= set(texts(fig))
+    assert {"20.0 GB", " 24 GB card"} <= set(texts(fig))
 
 
 def test_implied_costs_show_what_rounding_leaves_open():
@@ -187,7 +199,9 @@ def test_implied_costs_show_what_rounding_leaves_open():
             for m in ("dflash", "xpress")
         ]
     )  # fmt: skip
-    fig = scaling.implied_costs(costs)
+    fig = scaling.implied_costs(costs, floor=1.22)
+    assert [line.get_ydata()[0] for line in fig.axes[0].lines[-2:]] == [1, 1.22]
+    assert texts(fig) == ["weights that\nmust be read"]
     points = [c.lines[0].get_ydata().tolist() for c in fig.axes[0].containers]
     assert points == [[1.3, 1.2], [1.3, 1.2]]
     ends = fig.axes[0].containers[0].lines[2][0].get_segments()[0][:, 1]

@@ -217,7 +217,7 @@ def check_target(tier: Tier, device: torch.device, dtype: torch.dtype) -> None:
     name, folder = tier.target.name, tier.target.folder()
     if not (folder / "config.json").is_file():
         raise LabError(
-            f"{name}, the target of tier {tier.name}, is not in {folder}: run "
+            f"{name}, the target of tier {tier.name}, is not on this machine: run "
             f"xpress-lab fetch {tier.name}"
         )
     needed, room = weight_bytes(folder, dtype), memory(device)

@@ -15,10 +15,10 @@ import torch
 
 from xpress_lab.benchmarks.runner import as_frame, read_rows
 from xpress_lab.benchmarks.tables import summary
-from xpress_lab.decoding import decode
+from xpress_lab.decoding import Round, decode
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
-from xpress_lab.methods import BlockDrafting, BlockMethod
+from xpress_lab.methods import BlockDrafting, BlockMethod, Method
 from xpress_lab.presets import data_folder
 from xpress_lab.statistics import (
     Interval,
@@ -92,6 +92,28 @@ def _cases(rows: pd.DataFrame, rescoring: str) -> Iterator[tuple[dict, Ratio, di
                 BOTH: at[kind],
             }
             yield keys, statistic, arms
+
+
+def round_at(lab: Lab, method: Method, prompt: str, place: int) -> Round:
+    """What a method drafts after the first ``place`` tokens of the greedy answer and
+    the anchor behind them, and what the target makes of it."""
+    answer = lab.generate(prompt, "ar").tokens
+    ids = lab.target.encode(prompt) + answer[:place]
+    return decode(lab.target, method, ids, max_new_tokens=method.block_size + 2).rounds[
+        0
+    ]
+
+
+def telling_place(
+    lab: Lab, prompt: str, worse: Method, better: Method, places: Sequence[int]
+) -> int:
+    """Of some places of an answer, where ``better`` gains most kept drafts."""
+
+    def gain(place: int) -> int:
+        ours = round_at(lab, better, prompt, place).accepted
+        return ours - round_at(lab, worse, prompt, place).accepted
+
+    return max(places, key=gain)
 
 
 class Watching(BlockDrafting):

@@ -92,15 +92,13 @@ def training_estimate(
     config: DFlashConfig = drafter.config
     texts = recipe.steps[kind] * recipe.batch
     places = texts * recipe.anchors * config.block_size
-    losses = (
-        2 + recipe.consistency_passes
-    )  # bare, teacher-forced, its own earlier drafts
+    passes = 1 + recipe.consistency_passes  # teacher-forced, then fed its own drafts
     read_out = config.hidden_size * config.vocab_size
     parts = {
         "target, forward over each text": 2 * weights(target) * texts * text_length,
         "drafter": 6 * weights(drafter) * places,
         "output head (frozen)": 4 * read_out * places,
-        "refiner": 6 * weights(head) * places * (losses - 1),
+        "refiner": 6 * weights(head) * places * passes,
     }
     parts["together"] = sum(parts.values())
     lines = [(part, float(n), n / speed / 3600) for part, n in parts.items()]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from xpress_lab.viz.acceptance import name_ends
 from xpress_lab.viz.style import INK, MUTED, look_of
 
 PART_COLOURS = {
@@ -34,7 +35,8 @@ def memory_bars(
         ax.barh(list(needs), sizes, left=left, color=colour, height=0.6, label=part)
         left += sizes
     for y, total in enumerate(left):
-        ax.text(total, y, f"  {total:.1f} GB", va="center", fontsize=9)
+        box = {"fc": "white", "ec": "none", "pad": 1}  # over the lines of the cards
+        ax.text(total + 0.6, y, f"{total:.1f} GB", va="center", fontsize=9, bbox=box)
     for name, room in cards.items():
         ax.axvline(room, color=INK, linestyle=":", linewidth=1.3)
         ax.text(room, -0.62, f" {name}", fontsize=8.5, va="bottom", color=MUTED)
@@ -46,13 +48,14 @@ def memory_bars(
     return fig
 
 
-def implied_costs(costs: pd.DataFrame) -> Figure:
+def implied_costs(costs: pd.DataFrame, floor: float | None = None) -> Figure:
     """What a round must have cost, in plain steps: tau over speed-up, by benchmark.
 
     Bars show what the rounding of the published speed-ups leaves open.
 
     Args:
         costs: from :func:`xpress_lab.benchmarks.cost_model.published_costs`.
+        floor: a cost that is drawn across and called what must be read.
     """
     benchmarks = list(costs["benchmark"].unique())
     fig, ax = plt.subplots(figsize=(8.6, 3.4))
@@ -67,9 +70,12 @@ def implied_costs(costs: pd.DataFrame) -> Figure:
             label=look.label,
         )  # fmt: skip
     ax.axhline(1, color=look_of("ar").colour, linestyle=":", linewidth=1.4)
+    ax.margins(y=0.25)
+    if floor is not None:
+        ax.axhline(floor, color=INK, linestyle="--", linewidth=1.1)
+        name_ends(ax, [(floor, "weights that\nmust be read", INK)])
     ax.set_xticks(range(len(benchmarks)), benchmarks)
     ax.set_ylabel("cost of a round,\nin plain steps")
     ax.grid(False, axis="x")
     ax.legend(loc="upper right", ncols=len(methods))
-    ax.margins(y=0.25)
     return fig

@@ -1,5 +1,6 @@
 """A token tree of one round: what was drafted, how likely, and which path was kept."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
@@ -15,7 +16,7 @@ from xpress_lab.viz.jacobi_grid import Words, font_size, lookup, show_word
 from xpress_lab.viz.rounds_grid import OWN
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
-COLUMN, ROW, TITLE, EDGES = 0.78, 0.36, 0.3, 0.75  # inches
+COLUMN, ROW, TITLE, EDGES = 0.78, 0.36, 0.3, 0.6  # inches
 
 
 def tree_of(one: Round) -> TokenTree:
@@ -60,7 +61,7 @@ def token_trees(rounds: Mapping[str, Round], words: Words, method: str) -> Figur
     width = COLUMN * (deep + 1) + 0.2
     height = sum(heights) + EDGES
     fig = plt.figure(figsize=(width, height), layout="none")
-    top = height - 0.3
+    top = height - 0.12
     for (title, one), room in zip(rounds.items(), heights, strict=True):
         place = (0.1 / width, (top - room) / height, 1 - 0.2 / width, room / height)
         ax = fig.add_axes(place)
@@ -85,19 +86,30 @@ def with_own_word(one: Round) -> TokenTree:
 
 
 def _tree(ax: Axes, one: Round, words: Words, colour: str) -> None:
-    word, tree, own = lookup(words), with_own_word(one), len(one.block)
+    tree, own = with_own_word(one), len(one.block)
+    shown = spelled(tree, one.block[0], words)
     lines, depths = layout(tree), tree.depths
     kept = {0, *one.path, own}
     for node, parent in enumerate(tree.parents, start=1):
         strong = node in kept
         _edge(ax, depths, lines, parent, node, colour if strong else "#b9b9b9", strong)
     notes = ["anchor", *map(percent, np.exp(one.scores)), "target"]
-    for node, token in enumerate([*one.block, one.next_token]):
+    for node, text in enumerate(shown):
         strong = node in kept
         fill = OWN if node == own else tint(colour, 0.3) if strong else "white"
         edge = INK if node == own else "#b5b5b5"
-        text = show_word(word(token))
         _box(ax, depths[node], lines[node], fill, text, notes[node], strong, edge)
+
+
+def spelled(tree: TokenTree, anchor: int, words: Words) -> list[str]:
+    """Words of nodes 0..M; siblings that would look alike show their leading space."""
+    raw = [lookup(words)(token) for token in (anchor, *tree.tokens)]
+    shown = [show_word(word) for word in raw]
+    alike = Counter(zip(tree.parents, shown[1:], strict=True))
+    for node, parent in enumerate(tree.parents, start=1):
+        if alike[parent, shown[node]] > 1 and raw[node].startswith(" "):
+            shown[node] = f"␣{shown[node]}"
+    return shown
 
 
 def percent(chance: float) -> str:
