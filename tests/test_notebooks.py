@@ -6,13 +6,16 @@ enumerable example that they begin with is tested here too.
 
 import ast
 import re
+import shlex
 
 import nbformat
 import numpy as np
 import pytest
 import torch
+import typer
 
 from xpress_lab import notebooks
+from xpress_lab.cli import app
 from xpress_lab.enumerable import (
     Joint,
     conditional,
@@ -31,7 +34,7 @@ PATHS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 MOST_BYTES, MOST_BYTES_TOGETHER = 1_500_000, 8_000_000
 LONGEST_LINE, MOST_LINES, MOST_LINES_OF_A_CHECK = 88, 15, 18
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-STANDARD = {"copy", "dataclasses", "inspect", "itertools", "sys"}
+STANDARD = {"copy", "dataclasses", "inspect", "itertools", "pathlib", "sys", "textwrap"}
 LISTED = {"matplotlib", "numpy", "pandas", "seaborn", "torch", "xpress_lab"}
 ABSOLUTE = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users|opt|mnt)/|[A-Z]:\\\\")
 
@@ -55,6 +58,8 @@ def test_those_that_others_lead_to_are_there():
         "02_inside_the_refiner",
         "03_jacobi_convergence",
         "05_lossless_verification",
+        "08_trees_and_orthogonality",
+        "09_scaling_up",
     } <= {path.stem for path in PATHS}
 
 
@@ -191,6 +196,20 @@ def test_three_exercises_wait_politely_and_have_solutions(path):
     tail = "\n".join(sources[begins:])
     assert all(f"**{number}.**" in tail for number in (1, 2, 3))
     assert "<details>" in tail and "</details>" in tail
+
+
+@each
+def test_commands_in_the_text_can_be_typed(path):
+    """Each `xpress-lab ...` line names a command, and options that it has."""
+    notebook, _ = read(path)
+    prose = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    blocks = re.findall(r"```bash\n(.*?)```", prose, flags=re.DOTALL)
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        words = words[words.index("xpress_lab") :] if "xpress_lab" in words else words
+        if words and words[0] in ("xpress-lab", "xpress_lab"):
+            command = typer.main.get_command(app).commands[words[1]]
+            command.make_context(words[1], words[2:])  # raises for what it cannot read
 
 
 @each

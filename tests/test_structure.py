@@ -20,7 +20,7 @@ FLOORS = (
     ("methods",),
     ("tree_methods", "eagle_method"),
     ("decoding", "statistics", "exactness"),
-    ("batching",),
+    ("batching", "tree_exactness"),
     ("lab", "hosted"),
     ("benchmarks",),
     ("training",),

@@ -32,7 +32,8 @@ class Round:
 
     Of a token tree, ``block`` holds the anchor and all nodes. parents: of each node,
     as a place in ``block``. path: places in ``block`` of the nodes that were kept.
-    Both are empty for a chain.
+    scores: log of the belief that the text runs through each node. All three are empty
+    for a chain.
     """
 
     accepted: int
@@ -43,6 +44,7 @@ class Round:
     trace: list[list[int]] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -178,7 +180,8 @@ def decode(
             choices = choose(out.logits[0], sampling, streams)
             rows = tree.walk(choices.tolist())
             anchor, last = choices[rows[-1:]], rows[-1]
-            said, shape = [block_ids[row] for row in rows[1:]], (tree.parents, rows[1:])
+            said = [block_ids[row] for row in rows[1:]]
+            shape = tree.parents, rows[1:], tree.scores
             cache.keep(start, rows)
         kept, next_token = len(said), int(anchor)
         emitted = writer.write([*said, next_token])

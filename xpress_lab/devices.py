@@ -1,5 +1,6 @@
 """Where tensors live: one function picks the device, one the dtype."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,18 @@ def pick_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise LabError(f"Unknown dtype {name!r}: use one of {', '.join(DTYPES)}.")
     return DTYPES[name]
+
+
+def memory(device: torch.device) -> int | None:
+    """Bytes of memory that a device has in all; ``None`` where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory()
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def findings() -> dict[str, str | list[str]]:
     for tier in TIERS.values():
         try:
             target = tier.target_folder(tier.folder())
-            present = (target / "model.safetensors").is_file()
+            present = (target / "config.json").is_file()
         except LabError as error:
             missing.append(str(error))
             continue

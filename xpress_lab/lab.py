@@ -15,15 +15,15 @@ from xpress_lab.checkpoints import (
     load_eagle,
 )
 from xpress_lab.decoding import Generation, decode
-from xpress_lab.devices import pick_device, pick_dtype
+from xpress_lab.devices import memory, pick_device, pick_dtype
 from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import BlockMethod, Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
-from xpress_lab.presets import BLOCKS, METHODS, Tier, get_tier
+from xpress_lab.presets import BLOCKS, METHODS, PretrainedTarget, Tier, get_tier
 from xpress_lab.sampling import Sampling
 from xpress_lab.spoken import Spoken
-from xpress_lab.target import Target
+from xpress_lab.target import Target, weight_bytes
 from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
 DEFAULT_PASSES = 6
@@ -34,6 +34,7 @@ class Lab:
 
     def __init__(self, tier: Tier, folder: Path, device: torch.device, dtype):
         self.tier, self.folder = tier, folder
+        check_target(tier, device, dtype)
         self.target = Target.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
         self._ngram: NGram | None = None
@@ -212,6 +213,26 @@ class Lab:
         )
 
 
+def check_target(tier: Tier, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise, before anything is read, for a pretrained target that was not fetched or
+    that this device cannot hold."""
+    if not isinstance(tier.target, PretrainedTarget):
+        return
+    name, folder = tier.target.name, tier.target.folder()
+    if not (folder / "config.json").is_file():
+        raise LabError(
+            f"{name}, the target of tier {tier.name}, is not on this machine: run "
+            f"xpress-lab fetch {tier.name}"
+        )
+    needed, room = weight_bytes(folder, dtype), memory(device)
+    if room is not None and needed > room:
+        how = str(dtype).removeprefix("torch.")
+        raise LabError(
+            f"{name} takes {needed / 1e9:.1f} GB in {how}, and {device} has "
+            f"{room / 1e9:.1f} GB: choose a device with more memory, or bfloat16."
+        )
+
+
 def arm_method(
     arm: Arm,
     target: Target,
@@ -244,7 +265,7 @@ def load_lab(
     """Load a tier.
 
     Args:
-        tier: ``pocket`` or ``laptop``.
+        tier: ``pocket``, ``laptop`` or ``paper``; the last two are fetched first.
         device: ``auto`` (cuda, else mps, else cpu) or one of them.
         dtype: ``float32`` (exact comparisons), ``bfloat16``, ``float16``, ``float64``.
         folder: checkpoints from elsewhere; by default data/checkpoints/TIER.

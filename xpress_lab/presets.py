@@ -113,8 +113,12 @@ class Tier:
     responses: ResponseRecipe = field(default_factory=ResponseRecipe)
     arm: ArmRecipe = field(default_factory=ArmRecipe)
     seed: int = 0
+    published: dict[str, str] = field(default_factory=dict)  # arms on the Hub, by kind
 
     def folder(self, data: Path | None = None) -> Path:
+        """Of the arms: shipped in data/, or fetched where others published them."""
+        if self.published:
+            return model_cache() / f"{self.name}-arms"
         return (data or data_folder()) / "checkpoints" / self.name
 
     def target_folder(self, checkpoints: Path) -> Path:
@@ -164,7 +168,48 @@ LAPTOP = Tier(
         gamma=4.0,
     ),
 )
-TIERS = {"pocket": Tier("pocket"), "laptop": LAPTOP}
+# The paper's own pair. Its arms are the authors'; the recipe is for training others in
+# their place: sizes as published (methods 1.1, 2.1), losses and rate as in speculators'
+# example (2.6). The released arms took 403,000 steps; of the base no count is known.
+PAPER = Tier(
+    "paper",
+    target=PretrainedTarget("Qwen/Qwen3-8B"),
+    responses=ResponseRecipe(
+        greedy_share=0.0,
+        temperature=0.7,
+        max_new_tokens=2_048,
+        batch=64,
+        own_questions=20_000,
+        templates=1_500,
+    ),
+    arm=ArmRecipe(
+        block_size=16,
+        target_layer_ids=(1, 9, 17, 25, 33),
+        drafter_layers=5,
+        rank=256,
+        bfloat16=True,
+        steps={
+            "base": 403_000,
+            "dflash": 403_000,
+            "markov": 403_000,
+            "markov-gated": 403_000,
+            "markov-rnn": 403_000,
+            "xpress": 403_000,
+            "confidence": 4_000,
+        },
+        batch=1,
+        anchors=400,
+        pad_to=64,
+        learning_rate=3e-4,
+        gamma=4.0,
+    ),
+    published={
+        "dflash": "z-lab/Qwen3-8B-DFlash-b16",
+        "markov": "UIUC-SSAIL/Qwen3-8B-Markov-b16",
+        "xpress": "UIUC-SSAIL/Qwen3-8B-XPress-b16",
+    },
+)
+TIERS = {"pocket": Tier("pocket"), "laptop": LAPTOP, "paper": PAPER}
 
 
 def get_tier(name: str) -> Tier:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from xpress_lab.attention import grouped
 from xpress_lab.cache import KVCache
@@ -100,10 +100,13 @@ class Target:
 
     @property
     def mask_token_id(self) -> int:
-        """The id that stands for "to be drafted": the tokenizer's mask token, or else
-        its last special token, which chat models never write."""
+        """The id that stands for "to be drafted": the tokenizer's mask token, or the
+        first row of the embedding that no token has (so do the published drafters for
+        Qwen3), or else its last special token, which chat models never write."""
         if self.tokenizer.mask_token_id is not None:
             return self.tokenizer.mask_token_id
+        if len(self.tokenizer) < self.vocab_size:
+            return len(self.tokenizer)
         ordinary = {*self.stop_ids, *self.tokenizer.all_special_ids}
         spare = set(self.tokenizer.added_tokens_decoder) - ordinary
         if not spare:
@@ -183,12 +186,20 @@ class Target:
         return hidden, taps
 
     def encode(self, prompt: str) -> list[int]:
-        """A user's prompt in the chat template, ready for the answer."""
+        """A user's prompt in the chat template, ready for the answer.
+
+        Targets that can think first are asked not to (methods 6.2); the templates of
+        others do not read that setting.
+        """
         if not prompt.strip():
             raise LabError("The prompt is empty: write a question or a request.")
         chat = [{"role": "user", "content": prompt}]
         return self.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=False
+            chat,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            enable_thinking=False,
         )
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -219,6 +230,17 @@ class Target:
                 self._watched[tap] = output[0] if isinstance(output, tuple) else output
 
             self.layers[tap].register_forward_hook(remember)
+
+
+def weight_bytes(folder: Path, dtype: torch.dtype) -> int:
+    """What the weights of a target take, from its config alone; nothing is read."""
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # transformers raises many kinds for a bad config
+        raise LabError(f"Cannot read the target in {folder}: {error}") from error
+    return model.num_parameters() * dtype.itemsize
 
 
 def at_each(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

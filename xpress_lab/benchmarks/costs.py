@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
+from xpress_lab.presets import PAPER
 from xpress_lab.refiners.xpress import XPressHead
-from xpress_lab.target import default_taps
 
 # Parts of an xPress head, by the beginnings of their tensors' names.
 HEAD_PARTS = {
@@ -100,32 +100,34 @@ def budget(target: nn.Module, drafter: nn.Module, head: XPressHead) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def paper_sized() -> tuple[nn.Module, nn.Module, XPressHead]:
+def paper_sized() -> tuple[nn.Module, DFlashDrafter, XPressHead]:
     """Qwen3-8B, its b16 drafter and the xPress head in their published sizes (methods
     1.1, 2.1), as shapes without numbers: they take no memory and cannot run."""
-    size, layers, vocab, heads, width = 4096, 36, 151_936, 32, 12_288
-    taps = default_taps(layers, 5)
+    recipe = PAPER.arm
     shared = {
-        "hidden_size": size,
-        "intermediate_size": width,
-        "num_attention_heads": heads,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "head_dim": 128,
-        "vocab_size": vocab,
+        "vocab_size": 151_936,
     }
-    target = Qwen3Config(**shared, num_hidden_layers=layers, tie_word_embeddings=False)
+    target = Qwen3Config(**shared, num_hidden_layers=36, tie_word_embeddings=False)
     drafter = DFlashConfig(
         **shared,
-        num_hidden_layers=len(taps),
-        num_target_layers=layers,
-        target_layer_ids=taps,
-        mask_token_id=vocab - 1,
+        num_hidden_layers=recipe.drafter_layers,
+        num_target_layers=target.num_hidden_layers,
+        target_layer_ids=recipe.target_layer_ids,
+        mask_token_id=151_669,
+        block_size=recipe.block_size,
     )
     with torch.device("meta"):
         return (
             AutoModelForCausalLM.from_config(target),
             DFlashDrafter(drafter),
-            XPressHead(size, vocab, drafter.block_size),
+            XPressHead(
+                target.hidden_size, target.vocab_size, recipe.block_size, recipe.rank
+            ),
         )
 
 

@@ -6,7 +6,7 @@ prompt to prompt, so that drift of the machine falls on all alike.
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -151,11 +151,17 @@ class Bench:
     name: str = "bench"  # of the progress bar
 
 
-def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
+def run_bench(
+    lab: Lab,
+    bench: Bench,
+    out: Path | None = None,
+    say: Callable[[str], object] = tqdm.write,
+) -> pd.DataFrame:
     """Run, or finish, a benchmark.
 
     Args:
         out: CSV that rows are appended to; texts it already has are not run again.
+        say: told what each method resolves to.
 
     Returns:
         All rows, those of earlier runs of the same file included.
@@ -166,7 +172,7 @@ def run_bench(lab: Lab, bench: Bench, out: Path | None = None) -> pd.DataFrame:
     present = {tuple(row[k] for k in KEY) for row in done}
     methods = {arm: arm.method(lab) for arm in bench.arms}
     for method in methods.values():
-        tqdm.write(method.describe())
+        say(method.describe())
         _warm_up(lab, method, bench)
     rows = list(done)
     jobs = list(_jobs(bench))

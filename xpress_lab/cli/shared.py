@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 out = Console()
 
-Tier = Annotated[str, typer.Option(help="pocket or laptop")]
+Tier = Annotated[str, typer.Option(help="pocket, laptop or paper")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64")]
 Weights = Annotated[

