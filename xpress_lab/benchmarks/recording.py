@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
@@ -50,10 +50,9 @@ class Lane:
         spent = min(moment, self.seconds)
         return (self.tokens_at(moment) - 1) / spent if spent > 0 else 0.0
 
-    def as_json(self) -> dict:
-        """Plain lists, times to a tenth of a millisecond."""
-        moments = [round(when, 4) for when in self.moments]
-        return asdict(self) | {"moments": moments}
+    def steps(self) -> list[tuple[str, int, float]]:
+        """Piece, tokens and moment, one after the other."""
+        return list(zip(self.pieces, self.counts, self.moments, strict=True))
 
 
 def record(
