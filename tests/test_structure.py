@@ -25,6 +25,7 @@ FLOORS = (
     ("training",),
     ("viz",),
     ("report", "doctor", "notebooks"),
+    ("book",),
     ("cli",),
     ("__main__",),
 )

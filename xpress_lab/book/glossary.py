@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-from xpress_lab.book.prose import plain, slug, to_html
+from xpress_lab.book.prose import slug, to_html
 from xpress_lab.errors import LabError
 
 PAGE = "glossary.html"
@@ -29,10 +29,6 @@ class Term:
     @property
     def html(self) -> str:
         return to_html(self.markdown)
-
-    @property
-    def first_sentence(self) -> str:
-        return re.split(r"(?<=[.:])\s", plain(self.markdown), maxsplit=1)[0]
 
 
 def read_glossary(path: Path) -> list[Term]:

@@ -10,6 +10,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from xpress_lab.errors import LabError
+
 BLOCK = r"^ {0,3}\$\$(?P<block_latex>[\s\S]+?)\$\$[ \t]*$"
 INLINE = r"\$(?!\s)(?P<inline_latex>[^$\n]+?)(?<!\s)\$(?!\d)"
 CODE = "code"  # the CSS class of highlighted code
@@ -64,7 +66,10 @@ def highlighted(code: str, language: str) -> str:
 
 def formula(latex: str, display: str) -> str:
     """MathML, which browsers draw by themselves; the LaTeX is its alternative text."""
-    drawn = convert(latex.strip(), display=display)
+    known = latex.strip().replace(r"\arg", r"\operatorname{arg}")
+    drawn = convert(known, display=display)
+    if left := re.search(r">(\\\w+)", drawn):
+        raise LabError(f"{left[1]} in the formula {latex!r} is not known: say it anew.")
     return drawn.replace("<math ", f'<math alttext="{escape(plain(latex))}" ', 1)
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -135,7 +136,7 @@ def read_page(path: Path, pictures: Path, terms: Sequence[Term]) -> Page:
         _said(first, "The question."),
         _said(first, "Time."),
         link_terms(body, terms),
-        [(plain(re.sub(r"<[^>]+>", "", text)), anchor) for anchor, text in sections],
+        [(unescape(re.sub(r"<[^>]+>", "", text)), anchor) for anchor, text in sections],
     )
 
 
