@@ -61,7 +61,7 @@ def course(tmp_path):
             "## 1 · How & why\n\nTau and tau, `tau`.\n\n$$\\frac{a}{b}$$"
         ),
         ran("draw()", png=PNG, plain="<Figure>"),
-        new_markdown_cell("*Bars of **tau**\nand `K`.* More."),
+        new_markdown_cell("*Bars of **tau**\nand `K`.*\n\nMore."),
         ran("table", html="<style>td {}</style><table><td>1</td></table>"),
         ran("w.show()", widget={"model_id": "1"}, png=PNG, plain="Two are right."),
         new_code_cell("print()", execution_count=4, outputs=[stream]),
@@ -153,6 +153,8 @@ def test_front_page_shows_shipped_tables_and_figures(course):
     front = read(course / "book" / "index.html")
     assert front.count("<table") == 4 and "xPress K=6" in front
     assert "GSM8K" in front and front.count("<img") == 2
+    with pytest.raises(LabError, match="No table of results at .*summary.csv"):
+        make(course, results=course)
 
 
 # what is refused -----------------------------------------------------------------

@@ -4,10 +4,12 @@ import argparse
 from pathlib import Path
 
 import torch
+from transformers.utils import logging
 
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.recording import Lane, record
 from xpress_lab.book.site import build
+from xpress_lab.errors import LabError
 from xpress_lab.lab import load_lab
 from xpress_lab.notebooks import FOLDER, find
 from xpress_lab.presets import data_folder
@@ -25,13 +27,17 @@ def main() -> None:
         "--out", type=Path, default=OUT, help=f"folder, by default {OUT}"
     )
     out = parser.parse_args().out
-    build(
-        find([]),
-        out,
-        glossary=FOLDER / "glossary.md",
-        races=run_races(),
-        results=data_folder() / "results" / "pocket",
-    )
+    logging.disable_progress_bar()
+    try:
+        build(
+            find([]),
+            out,
+            glossary=FOLDER / "glossary.md",
+            races=run_races(),
+            results=data_folder() / "results" / "pocket",
+        )
+    except LabError as error:
+        raise SystemExit(str(error)) from error
     print(f"The book is in {out}: open {out / 'index.html'}")
 
 

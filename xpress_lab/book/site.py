@@ -150,7 +150,10 @@ def _said(markdown: str, label: str) -> str:
 
 def tables(results: Path) -> list[tuple[str, str]]:
     """Speed-up and tau: ours, and the paper's own beside them."""
-    lines = pd.read_csv(results / "summary.csv")
+    path = results / "summary.csv"
+    if not path.is_file():
+        raise LabError(f"No table of results at {path}: run `make results`.")
+    lines = pd.read_csv(path)
     found = []
     for temperature in sorted(lines["temperature"].unique()):
         ours = paper_layout(lines, temperature).rename(columns=_label, index=_index)
