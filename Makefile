@@ -15,7 +15,7 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results layers notebooks lock clean \
+.PHONY: help install reproduce lab test lint train results layers notebooks book lock clean \
     python-ok
 
 help: ## list the targets
@@ -69,6 +69,9 @@ layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 lay
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks
+
+book: $(INSTALLED) ## build the site of the executed notebooks in outputs/book
+	$(BIN)/python -m xpress_lab.book
 
 # The stamp comes last, so an interrupted install starts again next time.
 $(INSTALLED): pyproject.toml requirements.lock

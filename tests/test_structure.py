@@ -26,6 +26,7 @@ FLOORS = (
     ("training",),
     ("viz",),
     ("report", "evaluation", "doctor", "notebooks"),
+    ("book",),
     ("cli",),
     ("__main__",),
 )

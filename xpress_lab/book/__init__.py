@@ -1,0 +1,1 @@
+"""The course as a static site: pages that work from a folder, without a network."""
