@@ -52,6 +52,9 @@ def test_weights_from_elsewhere_draft_for_the_shipped_target(run, tmp_path):
     asked = ("generate", QUESTION, "--method", "dflash", "--json")
     here, there = run(*asked), run(*asked, "--weights", str(tmp_path))
     assert json.loads(there.stdout)["tokens"] == json.loads(here.stdout)["tokens"]
+    # What the folder lacks is shipped for the same target.
+    other = run("generate", QUESTION, "--json", "--weights", str(tmp_path))
+    assert json.loads(other.stdout)["method"].startswith("xpress")
     (tmp_path / "dflash" / "model.safetensors").unlink()
     broken = run(*asked, "--weights", str(tmp_path))
     assert broken.exit_code == 2 and str(tmp_path) in broken.stderr

@@ -27,6 +27,7 @@ from xpress_lab.target import Target, weight_bytes
 from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
 DEFAULT_PASSES = 6
+TENSORS = "model.safetensors"
 
 
 class Lab:
@@ -45,6 +46,16 @@ class Lab:
         named = getattr(self.tier.target, "name", None)
         return named or str(self.tier.target_folder(self.folder))
 
+    def place(self, name: str) -> Path:
+        """Where an arm or table lies: in the folder, or else among the shipped ones,
+        provided that both draft for the same target."""
+        own, target = self.folder / name, self.folder / "target"
+        there = any((own / file).is_file() for file in ("config.json", TENSORS))
+        if there or self.tier.target_folder(self.folder) == target:
+            return own
+        shipped = self.tier.folder() / name
+        return shipped if shipped.is_dir() else own
+
     def arm(self, kind: str, confidence: bool = False) -> Arm:
         """The trained drafter and head of a method with a checkpoint of its own.
 
@@ -53,8 +64,8 @@ class Lab:
                 it or beside it.
         """
         if kind not in self._arms:
-            self._arms[kind] = load_arm(self.folder / kind, self.target)
-        arm, beside = self._arms[kind], self.folder / kind / CONFIDENCE
+            self._arms[kind] = load_arm(self.place(kind), self.target)
+        arm, beside = self._arms[kind], self.place(f"{kind}/{CONFIDENCE}")
         if not confidence or arm.confidence is not None:
             return arm
         if not beside.is_dir():
@@ -68,7 +79,7 @@ class Lab:
     def ngram(self) -> NGram:
         """The 3-gram counted on the target's responses, read when first asked for."""
         if self._ngram is None:
-            self._ngram = load_ngram(self.folder / "ngram", self.target.vocab_size)
+            self._ngram = load_ngram(self.place("ngram"), self.target.vocab_size)
         return self._ngram
 
     def method(
@@ -105,7 +116,7 @@ class Lab:
         if name == "ar":
             return PlainDecoding()
         if name == "eagle":
-            drafter = load_eagle(self.folder / name, self.target)
+            drafter = load_eagle(self.place(name), self.target)
             return EagleMethod(self.target, drafter)
         kind, plus, _ = name.partition("+")
         if not plus:
@@ -127,10 +138,10 @@ class Lab:
 
     def trained(self) -> list[str]:
         """Methods that can run: plain decoding, and those whose weights are here."""
-        counted = (self.folder / "ngram" / "model.safetensors").is_file()
+        counted = (self.place("ngram") / TENSORS).is_file()
 
         def there(name: str) -> bool:
-            arm = self.folder / name.partition("+")[0] / "config.json"
+            arm = self.place(name.partition("+")[0]) / "config.json"
             return arm.is_file() and (counted or name != "dflash+presto")
 
         return [name for name in METHODS if name == "ar" or there(name)]
