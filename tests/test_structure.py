@@ -23,6 +23,7 @@ FLOORS = (
     ("lab", "hosted"),
     ("benchmarks",),
     ("training",),
+    ("beyond",),
     ("viz",),
     ("report", "doctor", "notebooks"),
     ("cli",),
