@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -41,6 +41,8 @@ DIGITS = 6
 pairs = st.integers(1, 12).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 9), min_size=n, max_size=n)] * 2)
 )
+
+quick = settings(deadline=None, max_examples=40, derandomize=True)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -70,6 +72,7 @@ def strong(request) -> Adder:
 # the problems -----------------------------------------------------------------
 
 
+@quick
 @given(pairs)
 def test_sums_are_sums(pair):
     a, b = pair
@@ -81,6 +84,7 @@ def test_sums_are_sums(pair):
         assert reach == min(nines + 1, k)
 
 
+@quick
 @given(pairs, st.randoms(use_true_random=False))
 def test_columns_beyond_its_reach_cannot_change_a_digit(pair, random):
     a, b = pair

@@ -33,7 +33,7 @@ def sum_grid(problems: Problems, solution: Solution, row: int = 0) -> Figure:
     states, _ = classify(trace, len(truth))
     width, rows = len(truth), 2 + len(trace)
     fig, ax = plt.subplots(figsize=(1.6 + 0.44 * width, 0.6 + 0.36 * rows))
-    ax.set(xlim=(-3.2, width), ylim=(rows + 0.3, -0.6))
+    ax.set(xlim=(-3.2, width + 0.1), ylim=(rows + 0.3, -0.6))
     ax.set_axis_off()
     for y, (name, digits) in enumerate((("", problems.a), ("+", problems.b))):
         ax.text(-0.2, y, name, ha="right", va="center")
@@ -66,7 +66,8 @@ def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
 
     Args:
         table: from :func:`xpress_lab.beyond.measuring.by_chain`.
-        window: of the adder; the step line is a pass a column beyond it.
+        window: of the adder; the step line is a pass a column beyond it, which is
+            what causality promises to a refiner that is right when told the truth.
         passes: how many lines are drawn, 0 included.
     """
     shown = table.iloc[:passes]
@@ -79,7 +80,7 @@ def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
             ax.text(x, y, said, ha="center", va="center", fontsize=8, color=ink)
     needed = np.clip(np.array(shown.columns) - window + 1, 0, None) - 0.5
     places = np.arange(len(needed))
-    ax.step(places, needed, where="mid", color="white", linewidth=2.2)
+    ax.step(places, needed, where="mid", color=INK, linewidth=2.2)
     ax.set_xticks(places, shown.columns)
     ax.set_yticks(range(len(shown)), shown.index)
     ax.set(xlabel="longest chain of the sum, in columns", ylabel="passes K")
@@ -128,7 +129,7 @@ def time_bars(tables: dict[str, pd.DataFrame]) -> Figure:
         ax.bar_label(drawn, said, padding=3, fontsize=8.5, color=INK)
         ax.set_xlim(0, table["milliseconds"].max() * 1.9)
         ax.set_title(title, fontsize=10)
-        ax.set_xlabel("milliseconds", color=MUTED)
+        ax.set_xlabel("milliseconds of CPU time", color=MUTED)
         ax.invert_yaxis()
         ax.grid(False, axis="y")
         if ax is not np.atleast_1d(axes)[0]:
