@@ -220,8 +220,8 @@ def test_passes_repair_what_no_window_can_know(trained):
     exact = exact_after(trained.parallel(hard, keep_trace=True), hard)
     share = exact.float().mean(dim=1)
     assert share[-1] > share[0] + 0.3
-    table = by_chain(exact, hard)
-    assert table.loc[0, 6] < 0.7 < table.loc[DIGITS + 1, 1]
+    beyond = hard.longest >= 2  # of the window, that is
+    assert exact[0, beyond].float().mean() < 0.7 < exact[-1, beyond].float().mean()
 
 
 def test_a_window_that_cannot_be_is_refused():
@@ -263,7 +263,7 @@ def test_ways_are_timed_and_counted(trained):
     table = milliseconds(trained, batches, repeats=1).set_index("way")
     assert (table["milliseconds"] > 0).all()
     counts = table["evaluations"]
-    assert counts["one pass (K = 0)"] == 0 and counts["digit by digit"] == DIGITS + 1
+    assert counts["window alone"] == 0 and counts["digit by digit"] == DIGITS + 1
     made = [trained.parallel(batch).passes for batch in batches]
     assert counts["Jacobi passes"] == sum(made) / 2
 
@@ -275,7 +275,7 @@ def test_figures_show_the_digits(by_hand):
     assert len(digits) == 2 * 2 + 3 * 3
     assert digits[-3:] == ["0", "2", "0"]
     row = [t for t in ax.texts if t.get_text() == "9"]
-    assert row[-1].get_position()[0] > row[-2].get_position()[0]  # 919, as on paper
+    assert row[-1].get_position()[0] < row[-2].get_position()[0]  # highest on the left
     crosses = [line for line in ax.lines if line.get_color() == sums.NO]
     assert len(crosses) == 3 + 1
     plt.close("all")

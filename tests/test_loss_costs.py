@@ -14,6 +14,7 @@ import toys
 
 from xpress_lab.benchmarks.convergence import final_pass, read_pass
 from xpress_lab.benchmarks.loss_costs import WHOLE, loss_costs, measure_arms
+from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
@@ -40,7 +41,8 @@ def batch_of(target, greedy_text):
     states = target_states(target, texts, TAPS)
     anchors = torch.tensor([[7, 15, 22]])
     kept = torch.ones_like(anchors, dtype=torch.bool)
-    return make_blocks(target, texts, states, anchors, kept, BLOCK, toys.MASK_ID)
+    sizes = BLOCK, toys.MASK_ID
+    return make_blocks(Borrowed(target), texts, states, anchors, kept, *sizes)
 
 
 # the losses ---------------------------------------------------------------------
@@ -67,7 +69,7 @@ def test_what_is_off_does_not_count(target, arm, greedy_text):
     def loss_of(name):
         generator = torch.Generator().manual_seed(0)
         recipe = recipe_of(name, ArmRecipe(block_size=BLOCK))
-        return arm_loss(arm, target, batch, recipe, generator)
+        return arm_loss(arm, Borrowed(target), batch, recipe, generator)
 
     whole, parts = loss_of(WHOLE)
     without, left = loss_of("no anchor")

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 from xpress_lab.beyond.adder import Problems
 from xpress_lab.jacobi import Solution
 from xpress_lab.viz.jacobi_grid import CHANGED, FILL, FROZEN, KEPT, NO, classify
-from xpress_lab.viz.style import INK, MUTED, look_of
+from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
 SAYS = {
     CHANGED: "changed by this pass",
@@ -96,11 +96,20 @@ def chain_lines(shares: dict[str, pd.Series]) -> Figure:
     Args:
         shares: name to shares, indexed by chain length.
     """
-    looks = ("dflash", "ar", "markov-gated", "xpress", "markov")
+    looks = [
+        (look_of("dflash"), 1.0, 5),
+        (look_of("ar"), 1.0, 5),
+        (look_of("xpress"), 0.5, 5),
+        (look_of("xpress"), 1.0, 9),  # larger, for another line lies upon it
+        (look_of("markov"), 1.0, 4),
+    ]
     fig, ax = plt.subplots(figsize=(7.6, 3.6))
-    for (name, share), look in zip(shares.items(), map(look_of, looks), strict=False):
-        style = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
-        ax.plot(share.index, share, ms=5, label=name, **style)
+    for (name, share), (look, strength, size) in zip(
+        shares.items(), looks, strict=False
+    ):
+        style = {"marker": look.marker, "linestyle": look.line, "ms": size}
+        colour = tint(look.colour, strength)
+        ax.plot(share.index, share, color=colour, label=name, **style)
     ax.set(xlabel="longest chain of the sum, in columns", ylabel="share of exact sums")
     ax.set(ylim=(-0.04, 1.06), xticks=list(next(iter(shares.values())).index))
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
