@@ -14,11 +14,12 @@ from xpress_lab.training.blocks import BlockBatch
 from xpress_lab.viz.acceptance import TAU_LABEL
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
+GREEN, BLUE = look_of("xpress").colour, look_of("dflash").colour
 # Parts of an arm's loss as training logs them: what they are called and drawn like.
 PARTS = {
-    "forced": ("teacher-forced: CE and L1", "xpress", "-"),
-    "anchor": ("anchor: the drafter alone", "dflash", "--"),
-    "consistency": ("consistency: own drafts", "markov", "-."),
+    "forced": ("teacher-forced: CE and L1", GREEN, "-"),
+    "anchor": ("anchor: the drafter alone", BLUE, "--"),
+    "consistency": ("consistency: own drafts", tint(GREEN, 0.6), "-."),
 }
 
 
@@ -72,9 +73,8 @@ def training_curves(
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
     done = log["step"] + 1
     window = max(1, len(log) // 20)
-    for part, (name, look, line) in PARTS.items():
+    for part, (name, colour, line) in PARTS.items():
         if part in log:
-            colour = look_of(look).colour
             left.plot(done, log[part], color=colour, alpha=0.2, linewidth=0.8)
             mean = log[part].rolling(window, min_periods=1).mean()
             left.plot(done, mean, line, color=colour, label=name)
@@ -124,13 +124,13 @@ def loss_bars(lines: pd.DataFrame, passes: int) -> Figure:
     """
     fig, axes = plt.subplots(1, 3, figsize=(11, 2.9), sharey=True)
     panels = [
-        (str(passes), "tau", "xpress", f"tau after {passes} passes"),
-        ("0", "tau", "dflash", "the drafter's own tau"),
-        (FIXED, "read", "markov", "passes until what is read is final"),
+        (str(passes), "tau", GREEN, f"tau after {passes} passes"),
+        ("0", "tau", BLUE, "the drafter's own tau"),
+        (FIXED, "read", MUTED, "passes until what is read is final"),
     ]
-    for ax, (k, column, look, title) in zip(axes, panels, strict=True):
+    for ax, (k, column, colour, title) in zip(axes, panels, strict=True):
         at = lines[lines["passes"] == k].set_index("loss")
-        _bars(ax, at, column, look_of(look).colour)
+        _bars(ax, at, column, colour)
         ax.set_title(title, fontsize=10)
     axes[0].invert_yaxis()
     return fig
