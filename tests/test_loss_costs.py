@@ -122,12 +122,12 @@ def test_rows_are_counts_of_the_rounds(target, arm):
 
 
 def made_up() -> pd.DataFrame:
-    """Two losses, two seeds, two texts; the second loss verifies twice as often."""
+    """Two losses, two seeds, two texts: 4 and 5 verifications, and 8 and 20."""
     lines = []
     for loss, steps in ((WHOLE, 4), ("no L1", 8)):
         for seed in (0, 1):
             for prompt in (0, 1):
-                more = 2 if loss == "no L1" and seed else 0
+                more = seed * (12 if loss == "no L1" else 1)
                 line = {"loss": loss, "passes": "6", "benchmark": "math"}
                 line |= {"prompt_id": prompt, "seed": seed, "new_tokens": 41}
                 line |= {"verify_steps": steps + more, "read_passes": 2 * steps}
@@ -138,13 +138,16 @@ def made_up() -> pd.DataFrame:
 def test_costs_by_hand():
     whole, other = loss_costs(made_up()).to_dict("records")
     assert (whole["loss"], other["loss"]) == (WHOLE, "no L1")
-    assert whole["tau"] == 160 / 16 and whole["share"] == 1 == whole["share_low"]
-    assert other["tau"] == 160 / 36 and other["share"] == pytest.approx(16 / 36)
+    assert whole["tau"] == pytest.approx(160 / 18)
+    assert whole["share"] == whole["share_low"] == whole["share_highest_seed"] == 1
+    assert other["tau"] == pytest.approx(160 / 56)
+    assert other["share"] == pytest.approx(18 / 56)
     assert other["share_low"] <= other["share"] <= other["share_high"] < 1
-    assert other["share_lowest_seed"] == pytest.approx(4 / 10)
+    assert other["share_lowest_seed"] == pytest.approx(5 / 20)
     assert other["share_highest_seed"] == pytest.approx(4 / 8)
-    assert whole["read"] == 2 and whole["whole"] == 3
-    assert other["read"] == pytest.approx(32 / 18 * 2 / 2)
+    assert whole["read"] == pytest.approx(32 / 18)
+    assert other["read"] == pytest.approx(64 / 56)
+    assert whole["whole"] == pytest.approx(48 / 18)
     assert whole["texts"] == 4 and whole["seeds"] == 2
 
 
@@ -198,6 +201,8 @@ def test_loss_bars_have_a_panel_a_question():
     rows = pd.concat([rows.assign(passes=k) for k in ("0", "6", "fixed")])
     fig = learning.loss_bars(loss_costs(rows), passes=6)
     widths = [[bar.get_width() for bar in ax.patches] for ax in fig.axes]
-    assert widths[0] == widths[1] == pytest.approx([10, 160 / 36])
-    assert widths[2] == pytest.approx([2, 32 / 18])
+    assert widths[0] == widths[1] == pytest.approx([160 / 18, 160 / 56])
+    assert widths[2] == pytest.approx([32 / 18, 64 / 56])
+    told = [[text.get_text() for text in ax.texts] for ax in fig.axes]
+    assert told == [["8.89", "2.86"], ["8.89", "2.86"], ["1.78", "1.14"]]
     plt.close("all")

@@ -147,8 +147,11 @@ def _bars(ax: Axes, at: pd.DataFrame, column: str, colour: str) -> None:
         xerr=spread,
         error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2},
     )
-    for y, value in enumerate(at[column]):
-        ax.text(0.02 * at[column].max(), y, f"{value:.2f}", va="center", fontsize=9)
+    most = at[f"{column}_high"].max()
+    for y, line in enumerate(at.to_dict("records")):
+        place = line[f"{column}_high"] + 0.03 * most
+        ax.text(place, y, f"{line[column]:.2f}", va="center", fontsize=9)
     ax.axvline(at.loc[WHOLE, column], color=MUTED, linestyle=":", linewidth=1.4)
-    ax.set_xlim(0, at[f"{column}_high"].max() * 1.08)
+    ax.set_xlim(0, 1.2 * most)
+    ax.locator_params(axis="x", nbins=5)
     ax.grid(False, axis="y")
