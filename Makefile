@@ -15,7 +15,8 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results layers notebooks book lock clean \
+.PHONY: help install reproduce lab test lint train results layers losses \
+    notebooks book lock clean \
     python-ok
 
 help: ## list the targets
@@ -66,6 +67,9 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 
 layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 layers
 	$(BIN)/xpress-lab sweep-layers --layers 1,2,3 --out outputs/layers
+
+losses: $(INSTALLED) ## train and measure xpress without each term of its loss in turn
+	$(BIN)/xpress-lab sweep-losses --out outputs/losses
 
 notebooks: $(INSTALLED) ## execute the notebooks in place, keeping their outputs
 	$(BIN)/python -m xpress_lab.notebooks

@@ -10,7 +10,7 @@ from xpress_lab.cli import app
 from xpress_lab.presets import TREES, get_tier
 
 COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
-COMMANDS += ["sweep-layers", "evaluate"]
+COMMANDS += ["sweep-layers", "sweep-losses", "evaluate"]
 QUESTION = "Anna lives in Oslo and works as a baker. Where does Anna live?"
 
 
@@ -110,6 +110,7 @@ def test_unknown_words_are_named(run):
         (("bench", "--batch-size", "2", "--confidence", "0.4"), "are timed uncut"),
         (("sweep-layers", "--layers", "1,two"), "--layers takes"),
         (("sweep-layers", "--layers", "9"), "Depths must lie in 1..4"),
+        (("sweep-losses", "--seeds", "0,x"), "--seeds takes"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, words, says):

@@ -22,6 +22,7 @@ from xpress_lab.presets import (
 )
 from xpress_lab.training import cards
 from xpress_lab.training.depths import sweep_layers
+from xpress_lab.training.loss_sweep import OFF, read_losses, sweep_losses
 from xpress_lab.training.pocket_workshop import PocketWorkshop
 
 TINY = Tier(
@@ -308,6 +309,41 @@ def test_depths_are_trained_and_measured_alike(made, tmp_path, monkeypatch):
 def test_depths_that_no_drafter_can_have_are_refused(tmp_path, depths):
     with pytest.raises(LabError, match="Depths must lie in 1..4"):
         sweep_layers(TINY, depths, tmp_path)
+
+
+def test_losses_are_trained_and_measured_alike(made, tmp_path, monkeypatch):
+    """From one base, on one set of texts; a second run finds everything there."""
+    out, _ = made
+    shipped = tmp_path / "data" / "checkpoints" / "pocket"
+    for stage in ("target", "prompts", "base"):
+        shutil.copytree(out / stage, shipped / stage)
+    monkeypatch.setenv("XPRESS_LAB_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("XPRESS_LAB_PROMPTS", raising=False)
+    where, said = tmp_path / "losses", []
+    lines = sweep_losses(TINY, where, (3,), 2, 1, 1, said.append)
+    assert len(said) == len(OFF)
+    rows = read_losses(where / "losses.csv")
+    assert len(rows) == len(OFF) * 4 * 3  # losses, numbers of passes, families
+    assert set(rows["passes"]) == {"0", "1", "6", "fixed"}
+    texts = rows.groupby(["benchmark", "prompt_id"])["token_hash"].nunique()
+    assert (texts == 1).all()
+    assert list(lines["loss"].unique()) == list(OFF)
+    states = [torch.load(p, weights_only=True)["rows"] for p in _states(where)]
+    assert len(states) == len(OFF) and all(len(steps) == 2 for steps in states)
+    first = {steps[0].get("forced") for steps in states}
+    assert len(first) == 3  # same start: only CE and L1 weigh the first batch anew
+    again = []
+    sweep_losses(TINY, where, (3,), 2, 1, 1, again.append)
+    assert again == []
+    pd.testing.assert_frame_equal(read_losses(where / "losses.csv"), rows)
+    with pytest.raises(LabError, match="2 steps and 1 prompts a family, not 5 and 1"):
+        sweep_losses(TINY, where, (3,), 5, 1, 1)
+    with pytest.raises(LabError, match="At least one training seed"):
+        sweep_losses(TINY, where, ())
+
+
+def _states(where: Path) -> list[Path]:
+    return sorted((where / "work").glob("*/state.pt"))
 
 
 def test_the_shipped_recipe_is_the_default():

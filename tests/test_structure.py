@@ -24,6 +24,7 @@ FLOORS = (
     ("lab", "hosted"),
     ("benchmarks",),
     ("training",),
+    ("beyond",),
     ("viz",),
     ("report", "evaluation", "doctor", "notebooks"),
     ("book",),

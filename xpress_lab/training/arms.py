@@ -7,6 +7,7 @@ more of them, to spend the same seconds.
 """
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -132,8 +133,12 @@ def train_arm(
     seed: int = 0,
     monitor: Monitor | None = None,
     row: int = 0,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Fit:
-    """Fit a drafter and its head to the target's texts, in place."""
+    """Fit a drafter and its head to the target's texts, in place.
+
+    Other arguments as in :func:`xpress_lab.training.trainer.fit`.
+    """
     borrowed = Borrowed(store.target, arm.draft_ids)
 
     def loss_of(generator: torch.Generator):
@@ -145,9 +150,8 @@ def train_arm(
     schedule = Schedule(
         steps, recipe.learning_rate, recipe.warmup, accumulate=recipe.accumulate
     )
-    return fit(
-        arm.kind, parts, loss_of, schedule, folder, seed, monitor=monitor, row=row
-    )
+    options = {"on_step": on_step, "monitor": monitor, "row": row}
+    return fit(arm.kind, parts, loss_of, schedule, folder, seed, **options)
 
 
 def train_confidence(

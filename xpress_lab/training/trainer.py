@@ -94,14 +94,9 @@ def fit(
     module.train()
     started = time.perf_counter()
     steps = range(first, schedule.steps)
-    bar = tqdm(
-        steps,
-        name,
-        initial=first,
-        total=schedule.steps,
-        position=row,
-        disable=not workers.is_main,
-    )
+    place = {"initial": first, "total": schedule.steps, "position": row}
+    hidden = {} if workers.is_main else {"disable": True}  # else as TQDM_DISABLE says
+    bar = tqdm(steps, name, **place, **hidden)
     for step in bar:
         for group in optimizer.param_groups:
             group["lr"] = schedule.learning_rate * schedule.factor(step)

@@ -1,0 +1,1 @@
+"""The solver away from drafting."""
