@@ -96,7 +96,7 @@ def test_survival_is_the_product_of_confidences(drafts):
 
 
 def test_arms_without_a_head_are_refused(lab):
-    with pytest.raises(LabError, match="train --only dflash/confidence"):
+    with pytest.raises(LabError, match="--only dflash/confidence"):
         observe(lab, "dflash", {"chat": ["Who?"]})
 
 
