@@ -89,8 +89,9 @@ def lab_page(request, browser, tmp_path_factory):
     try:
         page.goto(address)
         page.locator(".jp-Notebook").wait_for()
+        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
         page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        page.locator(".lm-Menu-item[data-command='runmenu:run-all']").click()
         pictures = page.locator(".jp-OutputArea-output .widget-image")
         pictures.nth(len(WIDGETS) - 1).wait_for()
         yield page
@@ -105,8 +106,11 @@ def serve(folder: Path, theme: str) -> tuple[subprocess.Popen, str]:
     """JupyterLab on a free port, with settings of its own; and where it is."""
     themes = folder / "settings" / "@jupyterlab" / "apputils-extension"
     themes.mkdir(parents=True)
-    settings = json.dumps({"theme": theme})
-    (themes / "themes.jupyterlab-settings").write_text(settings, encoding="utf-8")
+    quiet = {"fetchNews": "false", "checkForUpdates": False}  # ask nobody anything
+    chosen = {"themes": {"theme": theme}, "notification": quiet}
+    for name, settings in chosen.items():
+        path = themes / f"{name}.jupyterlab-settings"
+        path.write_text(json.dumps(settings), encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
