@@ -31,10 +31,11 @@ reproduce: $(INSTALLED) ## run every method on the pocket tier, write tables and
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks/
 
-# Both runs always happen, and either one can fail the target.
+# Both runs always happen, and either one can fail the target. A file stays with one
+# worker, so that what its tests share is made once.
 test: $(INSTALLED) ## run the tests, then every notebook from top to bottom
 	@status=0; \
-	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) tests || status=1; \
+	$(TEST_ENV) MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests || status=1; \
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-kernel=python3 \
 	    --nbmake-timeout=300 --timeout=1200 notebooks/*.ipynb || status=1; \
 	exit $$status
