@@ -5,6 +5,7 @@ Needs Chromium: ``apt install chromium`` or ``playwright install chromium``.
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -89,9 +90,7 @@ def lab_page(request, browser, tmp_path_factory):
     try:
         page.goto(address)
         page.locator(".jp-Notebook").wait_for()
-        page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.locator(".lm-Menu-item[data-command='runmenu:run-all']").click()
+        run_all(page)
         pictures = page.locator(".jp-OutputArea-output .widget-image")
         pictures.nth(len(WIDGETS) - 1).wait_for()
         yield page
@@ -100,6 +99,22 @@ def lab_page(request, browser, tmp_path_factory):
         context.close()
         server.terminate()
         server.wait(timeout=60)
+
+
+def run_all(page) -> None:
+    """Run every cell; asked again if JupyterLab was not ready to listen."""
+    for _ in range(10):
+        page.locator(".jp-Notebook .jp-CodeCell").first.click()
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.locator(".lm-Menu-item[data-command='runmenu:run-all']").click()
+        begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[[*\d]")).first
+        try:
+            begun.wait_for(timeout=30_000)
+        except playwright.TimeoutError:
+            page.keyboard.press("Escape")
+        else:
+            return
+    raise AssertionError("JupyterLab did not run the cells")
 
 
 def serve(folder: Path, theme: str) -> tuple[subprocess.Popen, str]:

@@ -164,3 +164,9 @@ def test_inspector_follows_its_controls(target, method, text):
             inspector.laws, WORDS, slot, step
         )
     assert not plt.get_fignums()
+
+
+def test_words_that_look_like_tags_are_shown(target, method, text):
+    words = ["<|end|>"] * len(WORDS)
+    inspector = BlockInspector(target, method, {"one": text}, words)
+    assert "favourite is “&lt;end&gt;”" in inspector.sentence.value

@@ -122,6 +122,8 @@ def test_explorer_follows_its_controls(shipped):
     explorer = TauExplorer(shipped)
     assert explorer.arms == ["dflash", "markov", "xpress K=6"]
     assert "T = 0" in explorer.sentence.value and "T = 1" in explorer.sentence.value
+    names = [name for name, _ in explorer.methods.options]
+    assert names[:3] == ["dFlash", "Markov", "xPress"]  # trees come behind
     before = explorer.picture.value
     explorer.passes.value = "0"
     assert explorer.picture.value != before

@@ -1,6 +1,7 @@
 """The block inspector: any slot of any block, before and after refinement."""
 
 from collections.abc import Mapping
+from html import escape
 
 from ipywidgets import HTML, Dropdown, HBox, Image, IntSlider, Layout, VBox
 
@@ -89,4 +90,5 @@ class BlockInspector:
             return
         place = self.laws, self.words, self.slot.value, self.step.value
         self.picture.value = png(slot_picture(*place))
-        self.sentence.value = slot_sentence(*place)
+        said = slot_sentence(*place)
+        self.sentence.value = escape(said, quote=False)  # words such as <end>

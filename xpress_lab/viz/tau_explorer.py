@@ -76,7 +76,9 @@ class TauExplorer:
         self.temperature = Dropdown(description="T")
         self.methods = SelectMultiple(description="methods", rows=6)
         self.passes = SelectionSlider(options=[""], description="K of xPress")
-        self.picture = Image(format="png", layout=Layout(max_width="100%"))
+        # At its own size: one panel must not be blown up to the width of two.
+        own = Layout(max_width="100%", align_self="flex-start")
+        self.picture = Image(format="png", layout=own)
         self.sentence = HTML()
         left = VBox([self.tier, self.benchmark, self.temperature, self.passes])
         self.box = VBox([HBox([left, self.methods]), self.picture, self.sentence])
@@ -134,7 +136,7 @@ class TauExplorer:
         before, passes = set(self.methods.value), self.passes.value
         arms = in_order(self.chosen["arm"])
         plain = [arm for arm in arms if not arm.startswith("xpress ")]
-        options = [(label_of(arm), arm) for arm in plain] + [("xPress", "xpress")]
+        options = [(label_of(arm), arm) for arm in in_order([*plain, "xpress"])]
         self.methods.options = options
         names = [name for _, name in options]
         usual = before & set(names) or {"dflash", "markov", "xpress"} & set(names)
