@@ -17,6 +17,7 @@ step from 15 drafts is a rate of 0.14.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -154,6 +155,11 @@ def _weights(texts: int, draws: int, seed: int) -> np.ndarray:
     """How often each text is drawn in each resample, ``[draws, texts]``."""
     random = np.random.default_rng(seed)
     return random.multinomial(texts, [1 / texts] * texts, size=draws)
+
+
+def token_hash(tokens: list) -> str:
+    """Twelve hex digits that tell the ids of a text, or of several, from others."""
+    return blake2b(repr(tokens).encode(), digest_size=6).hexdigest()
 
 
 def longest_run(tokens: list[int]) -> int:

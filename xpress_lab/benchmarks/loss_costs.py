@@ -6,7 +6,6 @@ passes a block takes until the part that the target reads is final.
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import pandas as pd
 
@@ -14,7 +13,13 @@ from xpress_lab.benchmarks.convergence import final_pass, read_pass
 from xpress_lab.checkpoints import Arm
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.lab import DEFAULT_PASSES, arm_method
-from xpress_lab.statistics import Ratio, bootstrap, paired_ratio, tau_pooled
+from xpress_lab.statistics import (
+    Ratio,
+    bootstrap,
+    paired_ratio,
+    tau_pooled,
+    token_hash,
+)
 from xpress_lab.target import Target
 
 WHOLE = "all four"  # the loss with every term
@@ -71,7 +76,7 @@ def _counts(text: Generation) -> dict:
         "verify_steps": len(text.rounds),
         "read_passes": sum(map(read_pass, text.rounds)),
         "final_passes": sum(map(final_pass, text.rounds)),
-        "token_hash": blake2b(repr(text.tokens).encode(), digest_size=6).hexdigest(),
+        "token_hash": token_hash(text.tokens),
     }
 
 

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +28,7 @@ from xpress_lab.methods import Method
 from xpress_lab.presets import BLOCKS, TREES
 from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.sampling import Sampling
-from xpress_lab.statistics import distinct_n, longest_run
+from xpress_lab.statistics import distinct_n, longest_run, token_hash
 from xpress_lab.tree_methods import uses_passes
 
 CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
@@ -273,7 +272,7 @@ def _measures(text: Generation) -> dict:
         **seconds,
         "distinct_3": round(distinct_n(text.tokens), 4),
         "longest_run": longest_run(text.tokens),
-        "token_hash": blake2b(repr(text.tokens).encode(), digest_size=6).hexdigest(),
+        "token_hash": token_hash(text.tokens),
     }
 
 

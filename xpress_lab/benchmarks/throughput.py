@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 import pandas as pd
@@ -31,6 +30,7 @@ from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
 from xpress_lab.sampling import Sampling
+from xpress_lab.statistics import token_hash
 
 KEY = ("method", "passes", "temperature", "batch_size", "turn")
 MEASURES = (
@@ -168,7 +168,7 @@ def _measure(
         "decode_seconds": round(sum(seconds[stage] for stage in STAGES), 7),
         **{f"{stage}_seconds": round(spent, 7) for stage, spent in seconds.items()},
         "wall_seconds": round(wall, 7),
-        "token_hash": blake2b(repr(tokens).encode(), digest_size=6).hexdigest(),
+        "token_hash": token_hash(tokens),
     }
 
 

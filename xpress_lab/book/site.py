@@ -19,7 +19,7 @@ from xpress_lab.book.glossary import PAGE, Term, link_terms, read_glossary
 from xpress_lab.book.prose import CODE, plain, scrolling
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_text
-from xpress_lab.viz.style import look_of
+from xpress_lab.viz.style import label_of, look_of
 
 FIGURES = {
     "jacobi": "One block, pass by pass. The drafter's own draft is on top; every pass "
@@ -156,17 +156,13 @@ def tables(results: Path) -> list[tuple[str, str]]:
     lines = pd.read_csv(path)
     found = []
     for temperature in sorted(lines["temperature"].unique()):
-        ours = paper_layout(lines, temperature).rename(columns=_label, index=_index)
-        theirs = published_layout(temperature).rename(columns=_label)
+        ours = paper_layout(lines, temperature).rename(columns=label_of, index=_index)
+        theirs = published_layout(temperature).rename(columns=label_of)
         found.append((f"This lab, T = {temperature:g}", _table(ours)))
         found.append(
             (f"The paper (Qwen3-8B on one H200), T = {temperature:g}", _table(theirs))
         )
     return found
-
-
-def _label(arm: str) -> str:
-    return f"{look_of(arm).label} {arm.partition(' ')[2]}".strip()
 
 
 def _index(benchmark: str) -> str:
