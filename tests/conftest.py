@@ -1,6 +1,7 @@
 """Fixtures shared by the tests: targets that are slow to build more than once."""
 
 import interpreted  # noqa: F401  before anything imports Triton
+import matplotlib
 import pytest
 import torch
 import toys
@@ -8,6 +9,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from xpress_lab.pocket.tokenizer import build_tokenizer
 from xpress_lab.target import Target
+
+
+@pytest.fixture(autouse=True)
+def own_style():
+    """Figure defaults that one test sets end with it, whatever the order of tests."""
+    with matplotlib.rc_context():
+        yield
 
 
 @pytest.fixture(scope="session")
