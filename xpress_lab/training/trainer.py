@@ -89,6 +89,7 @@ def fit(
         lr=schedule.learning_rate,
         betas=(0.9, 0.95),
         weight_decay=schedule.weight_decay,
+        fused=True,
     )
     first, rows, seconds = _resume(folder / "state.pt", module, optimizer, schedule)
     module.train()
