@@ -11,6 +11,7 @@ from xpress_lab import load_lab
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
 from xpress_lab.benchmarks.tables import labelled, means, summary
+from xpress_lab.errors import LabError
 from xpress_lab.evaluation import Amounts, evaluate, grow
 from xpress_lab.statistics import benchmark_mean, degenerate, tau_pooled
 
@@ -53,6 +54,16 @@ def test_a_second_run_measures_nothing_again(folder):
     before = {part: (folder / f"{part}.csv").read_bytes() for part in PARTS}
     evaluate("pocket", folder, device="cpu", say=lambda _: None, amounts=FEW)
     assert before == {p: (folder / f"{p}.csv").read_bytes() for p in PARTS}
+
+
+def test_a_folder_begun_with_other_settings_is_refused(folder):
+    before = (folder / "made.json").read_bytes()
+    other = replace(FEW, new_tokens=48)
+    with pytest.raises(LabError, match="begun with amounts .*choose another folder"):
+        evaluate("pocket", folder, device="cpu", amounts=other)
+    with pytest.raises(LabError, match="begun with dtype bfloat16, .* float32"):
+        evaluate("pocket", folder, device="cpu", dtype="float32", amounts=FEW)
+    assert before == (folder / "made.json").read_bytes()
 
 
 def test_grow_adds_what_a_file_lacks(tmp_path):

@@ -112,6 +112,11 @@ def test_a_run_in_another_dtype_does_not_pass_old_rows_off_as_its_own(
         run_bench(labs["bfloat16"], bench, path)
     with pytest.raises(LabError, match="batch_size 1, this run is of batch_size 2"):
         run_bench(labs["float32"], replace(bench, batch_size=2), path)
+    with pytest.raises(LabError, match="max_new_tokens 4, this run .* 8"):
+        run_bench(labs["float32"], replace(bench, max_new_tokens=8), path)
+    others = {"chat": ["Where does Ann live ?"]}
+    with pytest.raises(LabError, match="another prompt 0 of chat"):
+        run_bench(labs["float32"], replace(bench, prompts=others), path)
     assert set(read_frame(path)["dtype"]) == {"float32"}
 
 

@@ -6,6 +6,7 @@ not depend on the clock. *speed*: batch 1, ours and transformers' own decoding t
 turns on some of the prompts. *identity*: greedy texts against ``model.generate``.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,9 +20,10 @@ from xpress_lab.benchmarks.peers import race, speed_over_generate
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
 from xpress_lab.benchmarks.runner import Bench, read_frame, run_arms, run_bench
 from xpress_lab.benchmarks.tables import labelled, means, summary
-from xpress_lab.files import write_json, write_text
+from xpress_lab.errors import LabError
+from xpress_lab.files import read_json, write_json, write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
-from xpress_lab.provenance import command, git_commit, machine, versions
+from xpress_lab.provenance import how_made
 from xpress_lab.viz import acceptance, evaluated
 from xpress_lab.viz.style import save_figure, use_style
 
@@ -68,6 +70,7 @@ def evaluate(
     }
     lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
     out.mkdir(parents=True, exist_ok=True)
+    check_settings(out / "made.json", settings(lab, amounts))
     say(f"Measuring {sum(map(len, texts.values()))} prompts; results grow in {out}.")
     speed = grow(
         out / "speed.csv", first(texts, amounts.raced), partial(raced, lab, amounts)
@@ -85,7 +88,7 @@ def evaluate(
     lines.to_csv(out / "summary.csv", index=False)
     means(rows).to_csv(out / "means.csv", index=False)
     draw(out, rows, lines, speed)
-    write_json(out / "made.json", made(lab, amounts))
+    write_json(out / "made.json", settings(lab, amounts) | how_made())
     return lines
 
 
@@ -157,15 +160,25 @@ def draw(out: Path, rows: pd.DataFrame, lines: pd.DataFrame, speed: pd.DataFrame
         save_figure(figure, out / f"{name}.png")
 
 
-def made(lab: Lab, amounts: Amounts) -> dict:
-    """How a folder of results came to be."""
+def settings(lab: Lab, amounts: Amounts) -> dict:
+    """What all results of a folder have in common; JSON values."""
     return {
-        "command": command(),
-        "commit": git_commit(),
         "seed": 0,
         "target": lab.target_name,
         "dtype": str(lab.target.dtype).removeprefix("torch."),
-        "machine": machine(),
-        "versions": versions(),
-        "amounts": asdict(amounts),
+        "amounts": json.loads(json.dumps(asdict(amounts))),
     }
+
+
+def check_settings(path: Path, wanted: dict) -> None:
+    """Note the settings of a new folder; raise where one was begun with others."""
+    if not path.is_file():
+        write_json(path, wanted | how_made())
+        return
+    found = read_json(path)
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise LabError(
+                f"{path.parent} was begun with {name} {found.get(name)}, this run has "
+                f"{value}: choose another folder."
+            )

@@ -11,6 +11,16 @@ import torch
 PACKAGES = ("torch", "transformers", "numpy", "pandas", "xpress-lab")
 
 
+def how_made() -> dict[str, str]:
+    """What every result says of its making."""
+    return {
+        "command": command(),
+        "commit": git_commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
 def git_commit() -> str:
     """Short commit of this clone, ``+`` appended if tracked files differ from it."""
     root = Path(__file__).parents[1]

@@ -24,7 +24,7 @@ from xpress_lab.benchmarks.tables import (
 from xpress_lab.files import write_json, write_text
 from xpress_lab.lab import DEFAULT_PASSES, Lab, load_lab
 from xpress_lab.presets import FAMILIES, get_tier
-from xpress_lab.provenance import command, git_commit, machine, versions
+from xpress_lab.provenance import how_made
 from xpress_lab.viz import acceptance
 from xpress_lab.viz.jacobi_grid import gain, jacobi_grid
 from xpress_lab.viz.style import save_figure, use_style
@@ -204,11 +204,8 @@ def write_index(out: Path, lines, costs, shares, rows, peers, gains) -> None:
     """index.html: the pictures, the tables, and how they were made (made.json too)."""
     same, compared = identical_to_plain(rows)
     made = {
-        "command": command(),
-        "commit": git_commit(),
+        **how_made(),
         "seed": sorted(rows["seed"].unique().tolist()),
-        "machine": machine(),
-        "versions": versions(),
         "greedy texts identical to plain decoding": f"{same} of {compared}",
         "speed over model.generate, prefill left out": peers["speed"].to_dict(),
     }

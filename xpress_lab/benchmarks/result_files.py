@@ -68,6 +68,24 @@ def check_same(
             )
 
 
+def check_prompts(
+    rows: list[dict], hashes: dict[str, list[str]], path: Path | None
+) -> None:
+    """Raise where a file's rows are of other prompts than those of the same number.
+
+    Args:
+        hashes: by benchmark, of its prompts in order.
+    """
+    for row in rows:
+        name, number = row["benchmark"], int(row["prompt_id"])
+        known = hashes.get(name, [])[number : number + 1]
+        if known and row["prompt_hash"] != known[0]:
+            raise LabError(
+                f"{path} has rows of another prompt {number} of {name} than this run: "
+                "choose another file."
+            )
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.result_files import (
     SAME,
     append_rows,
+    check_prompts,
     check_same,
     read_rows,
     rows_to_resume,
@@ -59,6 +60,8 @@ COLUMNS = (
     "distinct_3",
     "longest_run",
     "token_hash",
+    "max_new_tokens",
+    "prompt_hash",
     "device",
     "dtype",
     "machine",
@@ -166,8 +169,10 @@ def run_bench(
         All rows, those of earlier runs of the same file included.
     """
     done = rows_to_resume(out, COLUMNS)
-    made = provenance(lab) | {"batch_size": bench.batch_size}
-    check_same(done, made, out, (*SAME, "batch_size"))
+    shared = {"batch_size": bench.batch_size, "max_new_tokens": bench.max_new_tokens}
+    made = provenance(lab) | shared
+    check_same(done, made, out, (*SAME, *shared))
+    check_prompts(done, {k: hashes(lab, p) for k, p in bench.prompts.items()}, out)
     present = {tuple(row[k] for k in KEY) for row in done}
     methods = {arm: arm.method(lab) for arm in bench.arms}
     for method in methods.values():
@@ -194,6 +199,11 @@ def run_bench(
         if out and fresh:
             append_rows(out, fresh, COLUMNS)
     return as_frame(rows)
+
+
+def hashes(lab: Lab, prompts: list[str]) -> list[str]:
+    """What tells prompts from others, as the target reads them."""
+    return [token_hash(lab.target.encode(prompt)) for prompt in prompts]
 
 
 def _jobs(bench: Bench) -> Iterator[tuple]:
@@ -273,6 +283,7 @@ def _measures(text: Generation) -> dict:
         "distinct_3": round(distinct_n(text.tokens), 4),
         "longest_run": longest_run(text.tokens),
         "token_hash": token_hash(text.tokens),
+        "prompt_hash": token_hash(text.prompt),
     }
 
 
@@ -308,7 +319,7 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=COLUMNS)
     text = {"tier", "target", "method", "passes", "rescoring", "benchmark", "device"}
     text |= {"accepted_per_slot", "rounds_by_context", "token_hash", "dtype"}
-    text |= {"machine", "git_commit", "versions"}
+    text |= {"prompt_hash", "machine", "git_commit", "versions"}
     for column in set(COLUMNS) - text:
         frame[column] = pd.to_numeric(frame[column])
     # Files from before there were trees: chains, which build none.

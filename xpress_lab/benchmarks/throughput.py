@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.result_files import (
+    SAME,
     append_rows,
     check_same,
     read_rows,
@@ -49,7 +50,8 @@ MEASURES = (
     "wall_seconds",
     "token_hash",
 )
-MADE = ("device", "dtype", "machine", "git_commit", "versions")
+POOL = ("max_new_tokens", "prompt_hash")
+MADE = (*POOL, "device", "dtype", "machine", "git_commit", "versions")
 COLUMNS = ("tier", "target", *KEY, *MEASURES, *MADE)
 TEXT_COLUMNS = {"tier", "target", "method", "passes", "accepted_per_slot", "token_hash"}
 
@@ -93,11 +95,13 @@ def run_throughput(lab: Lab, load: Load, out: Path | None = None) -> pd.DataFram
     Returns:
         All rows, those of earlier runs of the same file included.
     """
-    rows, made = list(rows_to_resume(out, COLUMNS)), provenance(lab)
-    check_same(rows, made, out)
+    rows = list(rows_to_resume(out, COLUMNS))
+    prompts = [lab.target.encode(prompt) for prompt in load.prompts]
+    pool = {"max_new_tokens": load.max_new_tokens, "prompt_hash": token_hash(prompts)}
+    made = provenance(lab) | pool
+    check_same(rows, made, out, (*SAME, *POOL))
     present = {tuple(row[k] for k in KEY) for row in rows}
     methods = {arm: arm.method(lab) for arm in load.arms}
-    prompts = [lab.target.encode(prompt) for prompt in load.prompts]
     for method in methods.values():
         tqdm.write(method.describe())
     _warm_up(lab, methods.values(), prompts, load)
