@@ -14,7 +14,7 @@ from xpress_lab.benchmarks.ablation import BARE, WHOLE
 from xpress_lab.viz.acceptance import TAU_LABEL
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
-STRENGTH, SIGNED, NEVER = "viridis", "RdBu_r", "#eeeeee"
+STRENGTH, SIGNED, NEVER = "viridis", "RdBu_r", "#d9d9d9"
 MODELS = {"target": MUTED, "drafter": look_of("dflash").colour}
 
 

@@ -66,12 +66,19 @@ def p_value_chart(lines: pd.DataFrame) -> Figure:
         p = at["p_value"].clip(lower=SMALLEST)
         colour = KEPT if right else LOST
         style = {"marker": next(looks[right]), "ms": 6, "linewidth": 1}
-        ax.plot(at["passes"], p, "-" if right else "--", color=colour, **style)
+        ax.plot(
+            at["passes"],
+            p,
+            "-" if right else "--",
+            color=colour,
+            clip_on=False,  # a p-value may be 1
+            **style,
+        )
         ends.append((np.log10(p.iloc[-1]), rule, colour))
     ax.set_yscale("log")
     lowest = min(1e-5, lines["p_value"].clip(lower=SMALLEST).min())
-    ax.set_ylim(lowest / 30, 30)
-    ax.axhspan(1e-4, 30, color=tint(KEPT, 0.1), zorder=0)
+    ax.set_ylim(lowest / 30, 1)
+    ax.axhspan(1e-4, 1, color=tint(KEPT, 0.1), zorder=0)
     ax.text(ax.get_xlim()[0], 4e-4, "  agrees with the law", va="center", fontsize=9)
     ax.set_xticks(sorted(lines["passes"].unique()))
     ax.set_xlabel("Jacobi passes K")
