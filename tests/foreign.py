@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import toys
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 BLOCK, RANK = 6, 6
 TAPS = (0, 2)
@@ -49,6 +49,12 @@ def write(folder: Path, config: dict, tensors: dict, changes=None, shards=1) -> 
     text = json.dumps(index)
     (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
     return folder
+
+
+def edit_tensors(folder: Path, change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
 
 
 def zlab_config(inner_block=False, inner_rope=False) -> dict:
@@ -161,10 +167,40 @@ def deepspec(
         parts = confidence.state_dict()
         tensors |= {f"confidence_head.{k}": v for k, v in parts.items()}
     if copies:
-        table = target.model.get_input_embeddings().weight
-        tensors["embed_tokens.weight"] = table.clone()
-        tensors["lm_head.weight"] = target.model.get_output_embeddings().weight.clone()
+        tensors |= copies_of(target)
     return write(folder, config, tensors, changes)
+
+
+def deepspec_eagle(folder, drafter, target, changes=None, copies=True) -> Path:
+    """DeepSpec's eagle3: as many taps as named, chain length under ``ttt_length``."""
+    c = drafter.config
+    config = zlab_config(inner_rope=True)
+    for key in ("auto_map", "block_size", "dflash_config"):
+        del config[key]
+    config |= {
+        "architectures": ["Qwen3Eagle3Model"],
+        "num_hidden_layers": 1,
+        "layer_types": ["full_attention"],
+        "draft_num_hidden_layers": 1,
+        "intermediate_size": c.intermediate_size,
+        "target_layer_ids": list(c.target_layer_ids),
+        "target_model_name_or_path": "tiny",
+        "ttt_length": c.chain,
+        "step_loss_decay": 0.8,
+    }
+    tensors = dict(drafter.state_dict())
+    if copies:
+        tensors |= copies_of(target)
+    return write(folder, config, tensors, changes)
+
+
+def copies_of(target) -> dict:
+    """The frozen embedding and head that DeepSpec's folders carry."""
+    model = target.model
+    return {
+        "embed_tokens.weight": model.get_input_embeddings().weight.clone(),
+        "lm_head.weight": model.get_output_embeddings().weight.clone(),
+    }
 
 
 SPECULATORS_HEAD = {

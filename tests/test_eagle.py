@@ -3,23 +3,30 @@
 * Training unrolls what drafting does: states agree column by column.
 * A column sees nothing to its right; keys from own states never outlive a round.
 * Greedy texts and laws at T > 0 are the target's (pitfalls 1, 3, 8, 11).
+* DeepSpec's folders are read as they are, and what does not fit is refused.
 """
 
+import re
+
+import foreign
 import pytest
 import torch
 import toys
 from torch.testing import assert_close
 
 from xpress_lab.borrowed import Borrowed
+from xpress_lab.checkpoints import Arm, export_arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.drafters.eagle import EagleConfig, EagleDrafter
 from xpress_lab.eagle_method import EagleDrafting, EagleMethod
+from xpress_lab.errors import LabError
 from xpress_lab.sampling import Sampling
 from xpress_lab.training.eagle_loss import eagle_loss, unrolled
 from xpress_lab.training.states import target_states
 from xpress_lab.training.texts import TextSet
 
 TAPS = (0, 2)
+FEW = torch.arange(0, toys.VOCAB, 2)  # a draft vocabulary
 
 
 def tiny_eagle(target, chain=4, hidden=toys.HIDDEN, vocab=toys.VOCAB, taps=TAPS):
@@ -132,6 +139,31 @@ def test_greedy_text_is_the_target_s(target, greedy_text, chain):
     assert out.block_size == chain + 1
 
 
+def test_a_draft_vocabulary_limits_the_drafts_alone(target, greedy_text):
+    """Whatever it leaves out, the text stays; and all of it is no limit."""
+    drafter = tiny_eagle(target)
+    out = decode(
+        target, EagleMethod(target, drafter, FEW), toys.PROMPT, max_new_tokens=50
+    )
+    assert out.tokens == greedy_text[:50]
+    drafted = {token for r in out.rounds for token in r.block[1:]}
+    assert drafted <= set(FEW.tolist())
+    whole = EagleMethod(target, drafter, torch.arange(toys.VOCAB))
+    free = EagleMethod(target, drafter)
+    texts = [decode(target, m, toys.PROMPT, max_new_tokens=50) for m in (whole, free)]
+    assert [r.block for r in texts[0].rounds] == [r.block for r in texts[1].rounds]
+
+
+def test_the_loss_over_all_tokens_is_the_loss(target, one):
+    drafter, states = tiny_eagle(target), target_states(target, one, TAPS)
+    whole = torch.arange(toys.VOCAB)
+    free, _ = eagle_loss(drafter, Borrowed(target), one, states, steps=2)
+    same, _ = eagle_loss(drafter, Borrowed(target, whole), one, states, steps=2)
+    few, _ = eagle_loss(drafter, Borrowed(target, FEW), one, states, steps=2)
+    assert_close(free, same)
+    assert few < free  # a part of the probabilities, and fewer tokens to share q
+
+
 @pytest.mark.parametrize("prompt", [[3], [3, 14]])
 def test_short_prompts(target, prompt):
     method = EagleMethod(target, tiny_eagle(target))
@@ -179,11 +211,13 @@ def test_the_cache_after_a_round_is_built_from_the_target_s_taps(
         assert_close(keys, fresh.keys[0][:, :, :length])
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_p=0.9)])
-def test_sampled_texts_keep_the_law(sampling):
+def test_sampled_texts_keep_the_law(sampling, few):
     toy = toys.EnumerableTarget()
     drafter = tiny_eagle(toy, 3, toy.hidden, toy.vocab_size, (0,))
-    method, texts = EagleMethod(toy, drafter), []
+    ids = torch.arange(0, toy.vocab_size, 2) if few else None
+    method, texts = EagleMethod(toy, drafter, ids), []
     for seed in range(1_500):
         out = decode(
             toy, method, [1, 2], sampling=sampling, max_new_tokens=3, seed=seed
@@ -191,3 +225,96 @@ def test_sampled_texts_keep_the_law(sampling):
         texts.append(out.tokens)
     law = toys.exact_law(sampling.probabilities(toy.logits), 1, 2, 3)
     assert toys.chi_square(torch.tensor(texts), law, 3) > 1e-4
+
+
+# --- on disk -------------------------------------------------------------------
+
+
+def same_weights(one, other) -> bool:
+    expected, found = one.state_dict(), other.state_dict()
+    assert expected.keys() == found.keys()
+    return all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_folder_of_deepspec_is_read_exactly(target, greedy_text, tmp_path, copies):
+    drafter = tiny_eagle(target)
+    foreign.deepspec_eagle(tmp_path, drafter, target, copies=copies)
+    back = load_arm(tmp_path, target)
+    assert back.kind == "eagle" and back.drafter.config == drafter.config
+    assert same_weights(drafter, back.drafter) and back.draft_ids is None
+    method = EagleMethod(target, back.drafter)
+    out = decode(target, method, toys.PROMPT, max_new_tokens=30)
+    assert out.tokens == greedy_text[:30]
+
+
+def test_ours_is_read_back_exactly_in_both_ways(target, tmp_path):
+    arm = Arm("eagle", tiny_eagle(target, chain=5), draft_ids=FEW)
+    save_arm(arm, tmp_path / "ours")
+    back = load_arm(tmp_path / "ours", target)
+    assert back.drafter.config == arm.drafter.config
+    assert same_weights(arm.drafter, back.drafter)
+    assert torch.equal(back.draft_ids, FEW)
+    arm.drafter.save_pretrained(tmp_path / "bare")
+    for bare in (
+        EagleDrafter.from_pretrained(tmp_path / "bare"),
+        load_arm(tmp_path / "bare", target).drafter,
+    ):
+        assert bare.config == arm.drafter.config and same_weights(arm.drafter, bare)
+
+
+@pytest.mark.parametrize("to", ["vllm", "speculators"])
+def test_engines_that_do_not_read_it_get_none(target, tmp_path, to):
+    with pytest.raises(LabError, match="DeepSpec's layout, .* export to folder"):
+        export_arm(Arm("eagle", tiny_eagle(target)), tmp_path, to, target, "tiny")
+    arm, folder = Arm("eagle", tiny_eagle(target)), tmp_path / "out"
+    assert "load_arm" in export_arm(arm, folder, "folder", target, "tiny")
+    assert same_weights(arm.drafter, load_arm(folder, target).drafter)
+
+
+REFUSALS = {
+    "another architecture": (
+        {"architectures": ["Gemma4Eagle3Model"]},
+        None,
+        "unknown architecture 'Gemma4Eagle3Model'",
+    ),
+    "two layers": ({"num_hidden_layers": 2}, None, "num_hidden_layers is 2: .* 1"),
+    "hidden size": ({"hidden_size": 16}, None, "hidden_size is 16, the target's is 32"),
+    "vocabulary": ({"vocab_size": 9}, None, "vocab_size is 9, the target's is"),
+    "depth of the target": ({"num_target_layers": 9}, None, "is 9, the target's is"),
+    "taps unsorted": ({"target_layer_ids": [2, 0]}, None, r"\[2, 0\]"),
+    "a tap too many": ({"target_layer_ids": [0, 1, 2]}, None, "fc.weight .* not"),
+    "no taps": ({"target_layer_ids": None}, None, "does not say 'target_layer_ids'"),
+    "no chain": ({"ttt_length": None}, None, "does not say 'ttt_length'"),
+    "a chain of none": ({"ttt_length": 0}, None, "ttt_length is 0, but must be 1"),
+    "EAGLE-3.1's norm": ({"fc_norm": True}, None, "fc_norm True is not supported"),
+    "stretched positions": (
+        {"rope_scaling": {"rope_type": "yarn"}},
+        None,
+        "rope_scaling .* is not supported",
+    ),
+    "a missing tensor": ({}, lambda t: t.pop("norm.weight"), "missing: norm.weight"),
+    "an extra tensor": (
+        {},
+        lambda t: t.update(bias=torch.ones(2)),
+        "unexpected: bias",
+    ),
+    "another target's head": (
+        {},
+        lambda t: t["lm_head.weight"].add_(1),
+        "lm_head.weight differs from the target's own .* another target",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_does_not_fit_is_refused_in_one_sentence(target, tmp_path, case):
+    changes, edit, message = REFUSALS[case]
+    foreign.deepspec_eagle(tmp_path, tiny_eagle(target), target, changes)
+    if edit is not None:
+        foreign.edit_tensors(tmp_path, edit)
+    with pytest.raises(LabError) as caught:
+        load_arm(tmp_path, target)
+    said = str(caught.value)
+    assert re.search(message, said), said
+    assert "\n" not in said

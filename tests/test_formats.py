@@ -16,7 +16,6 @@ import foreign
 import pytest
 import torch
 import toys
-from safetensors.torch import load_file, save_file
 
 from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm
 from xpress_lab.decoding import decode
@@ -138,7 +137,7 @@ def test_deepspec_s_copies_may_be_absent_or_coarser(target, tmp_path):
     foreign.deepspec(tmp_path, arm.drafter, arm.head, copies=False)
     assert load_arm(tmp_path, target).kind == "markov"
     write_format("DeepSpec vanilla", target, tmp_path)
-    edit_tensors(
+    foreign.edit_tensors(
         tmp_path,
         lambda t: t.update({"lm_head.weight": t["lm_head.weight"].bfloat16()}),
     )
@@ -185,12 +184,6 @@ def test_speculators_draft_vocabulary(target, tmp_path):
 
 
 # --- refusals -----------------------------------------------------------------
-
-
-def edit_tensors(folder: Path, change) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
 
 
 def cut(name: str):
@@ -514,7 +507,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(
     name, how, change, message = REFUSALS[case]
     write_format(name, target, tmp_path, **how)
     if change is not None:
-        edit_tensors(tmp_path, change)
+        foreign.edit_tensors(tmp_path, change)
     monkeypatch.setattr(target.model, "forward", None)  # nothing may run
     with pytest.raises(LabError) as caught:
         load_arm(tmp_path, target)

@@ -27,8 +27,9 @@ ARM = ArmRecipe(
     draft_vocabulary=60,
     bfloat16=True,
     batch=4,
+    eagle_batch=4,
     accumulate=2,
-    steps=dict.fromkeys(("base", "dflash", "markov", "xpress"), 3),
+    steps=dict.fromkeys(("base", "eagle", "dflash", "markov", "xpress"), 3),
 )
 
 
@@ -88,6 +89,11 @@ def test_all_stages_run_and_leave_arms_that_lose_nothing(tier, benchmarks, tmp_p
         text = decode(lab.target, lab.method(kind), prompt, max_new_tokens=24)
         assert text.tokens == plain.tokens
 
+    workshop.run(("eagle", "cards"), say=said.append)  # optional, on the same words
+    assert torch.equal(lab.arm("eagle").draft_ids, lab.arm("base").draft_ids)
+    text = decode(lab.target, lab.method("eagle"), prompt, max_new_tokens=24)
+    assert text.tokens == plain.tokens
+
     again = []
     LaptopWorkshop(tier, out, out / "work", benchmarks).run(say=again.append)
     assert all(line.endswith("present") for line in again)
@@ -106,8 +112,8 @@ def test_a_damaged_shard_is_named(tier, tmp_path):
 
 def test_a_stage_without_a_recipe_says_so(tier, tmp_path):
     workshop = LaptopWorkshop(tier, tmp_path, tmp_path / "work", None)
-    with pytest.raises(LabError, match="no recipe for stage 'eagle'"):
-        workshop.run(("eagle",), say=lambda _: None)
+    with pytest.raises(LabError, match="no recipe for stage 'markov-rnn'"):
+        workshop.run(("markov-rnn",), say=lambda _: None)
 
 
 def test_cards_need_the_questions_that_were_kept_out(tier, tmp_path):

@@ -12,12 +12,21 @@ from xpress_lab.target import Target, at_each
 
 
 class EagleMethod:
-    """An EAGLE-3 drafter; a block is the anchor and ``chain`` drafts."""
+    """An EAGLE-3 drafter; a block is the anchor and ``chain`` drafts.
+
+    Args:
+        draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
+    """
 
     name, batched = "eagle", True
 
-    def __init__(self, target: Target, drafter: EagleDrafter):
-        self.drafter, self.borrowed = drafter, Borrowed(target)
+    def __init__(
+        self,
+        target: Target,
+        drafter: EagleDrafter,
+        draft_ids: torch.Tensor | None = None,
+    ):
+        self.drafter, self.borrowed = drafter, Borrowed(target, draft_ids)
         self.budget = drafter.config.chain
         self.block_size = self.budget + 1
         self.tap_ids = drafter.config.target_layer_ids
@@ -27,7 +36,9 @@ class EagleMethod:
 
     def describe(self) -> str:
         taps = ",".join(map(str, self.tap_ids))
-        return f"eagle: chain of {self.block_size - 1}, taps {taps}, serial"
+        ids = self.borrowed.draft_ids
+        says = "" if ids is None else f"draft vocabulary {len(ids)}, "
+        return f"eagle: chain of {self.block_size - 1}, taps {taps}, {says}serial"
 
 
 class EagleDrafting:
@@ -43,21 +54,23 @@ class EagleDrafting:
     def propose(
         self, request: Request, sampling: Sampling, noise_stream, watch, keep_trace
     ) -> Proposal:
+        borrowed = self.method.borrowed
         hidden = self.hidden_states(request)
         verified = self.cache.lengths
         drafts, rows = [], []
         for step in range(self.method.block_size - 1):
             if step:
                 hidden = self._step(drafts[-1], hidden)
-            logits = self.method.borrowed.logits(self.method.drafter.norm(hidden))
+            logits = borrowed.logits(self.method.drafter.norm(hidden))[:, -1]
             if sampling.greedy_draft:
-                drafts.append(logits[:, -1].argmax(-1))
+                picked = logits.argmax(-1)
             else:
-                rows.append(sampling.scale(logits[:, -1]).softmax(-1))
-                drafts.append(draw(rows[-1], noise_stream))
+                rows.append(sampling.scale(logits).softmax(-1))
+                picked = draw(rows[-1], noise_stream)
+            drafts.append(borrowed.to_target(picked))
         self.cache.crop(verified)
         watch.lap("draft")
-        q = torch.stack(rows, dim=1) if rows else None
+        q = borrowed.spread(torch.stack(rows, dim=1)) if rows else None
         return Proposal(torch.stack(drafts, dim=1), q, len(drafts))
 
     def hidden_states(self, request: Request) -> torch.Tensor:

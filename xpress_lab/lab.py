@@ -12,7 +12,6 @@ from xpress_lab.checkpoints import (
     Arm,
     load_arm,
     load_confidence,
-    load_eagle,
 )
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import memory, pick_device, pick_dtype
@@ -116,8 +115,8 @@ class Lab:
         if name == "ar":
             return PlainDecoding()
         if name == "eagle":
-            drafter = load_eagle(self.place(name), self.target)
-            return EagleMethod(self.target, drafter)
+            arm = self.arm(name)
+            return EagleMethod(self.target, arm.drafter, arm.draft_ids)
         kind, plus, _ = name.partition("+")
         if not plus:
             return self.block_method(name, passes, confidence, candidates)

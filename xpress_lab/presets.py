@@ -93,6 +93,7 @@ class ArmRecipe:
     learning_rate: float = 3e-3
     warmup: float = 0.04
     accumulate: int = 1  # batches a step
+    eagle_batch: int = 16  # texts a step of eagle, which is judged at every token
     chain: int = 7  # drafts a round of eagle
     unrolled: int = 4  # steps of eagle's training-time test
     gamma: float = 7.0  # decay of slot weights
@@ -153,6 +154,7 @@ LAPTOP = Tier(
         bfloat16=True,
         steps={
             "base": 6_000,
+            "eagle": 3_000,
             "dflash": 6_000,
             "markov": 4_000,
             "markov-gated": 4_000,
@@ -163,6 +165,7 @@ LAPTOP = Tier(
         # A step's time goes into the texts, whatever the blocks that are cut of them.
         batch=8,
         anchors=16,
+        eagle_batch=4,
         pad_to=64,
         learning_rate=1.5e-3,
         gamma=4.0,

@@ -11,10 +11,8 @@ from xpress_lab.checkpoints.confidence import (
     load_confidence,
     new_confidence,
 )
-from xpress_lab.checkpoints.eagle import load_eagle, save_eagle
 from xpress_lab.checkpoints.export import export_arm
-from xpress_lab.checkpoints.loading import load_arm
-from xpress_lab.checkpoints.serving import save_arm
+from xpress_lab.checkpoints.loading import load_arm, save_arm
 
 __all__ = [
     "CONFIDENCE",
@@ -24,9 +22,7 @@ __all__ = [
     "head_sizes",
     "load_arm",
     "load_confidence",
-    "load_eagle",
     "new_confidence",
     "new_head",
     "save_arm",
-    "save_eagle",
 ]

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
+from xpress_lab.drafters.eagle import EagleDrafter
 from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.refiners.markov import GatedMarkovHead, MarkovHead, RNNMarkovHead
 from xpress_lab.refiners.xpress import XPressHead
@@ -16,14 +17,15 @@ MARKOV_TYPES = {"markov": "vanilla", "markov-gated": "gated", "markov-rnn": "rnn
 
 @dataclass
 class Arm:
-    """A drafter with the head that was trained beside it (``None`` for dflash).
+    """A drafter with the head that was trained beside it (``None`` for dflash and
+    for eagle, whose drafter is an :class:`EagleDrafter`).
 
     draft_ids: ``[D]`` target ids that may be drafted, ``None`` for all of them.
     confidence: the head that says which drafts are worth verifying, if there is one.
     """
 
     kind: str
-    drafter: DFlashDrafter
+    drafter: DFlashDrafter | EagleDrafter
     head: nn.Module | None = None
     draft_ids: torch.Tensor | None = None
     confidence: ConfidenceHead | None = None

@@ -6,10 +6,13 @@ from typing import Any
 
 from xpress_lab.errors import LabError
 
-# Parts of other drafters (Domino, DFlash2, Gemma) that change what the tensors mean.
+# Parts of other drafters (Domino, DFlash2, Gemma, EAGLE-3.1) that change what the
+# tensors mean.
 FOREIGN_KEYS = (
     "attention_bias",
     "conv_kernel_size",
+    "fc_norm",
+    "fc_norm_perslice",
     "final_logit_softcapping",
     "projector_type",
     "selector_rank",

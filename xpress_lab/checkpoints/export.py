@@ -9,11 +9,8 @@ import shlex
 from pathlib import Path
 
 from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm
-from xpress_lab.checkpoints.serving import (
-    save_arm,
-    serving_config,
-    serving_tensors,
-)
+from xpress_lab.checkpoints.loading import save_arm
+from xpress_lab.checkpoints.serving import serving_config, serving_tensors
 from xpress_lab.checkpoints.speculators import speculators_config, speculators_tensors
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_checkpoint
@@ -88,6 +85,11 @@ def vllm_config(arm: Arm, target: Target) -> dict:
 def refuse_what_is_ignored(arm: Arm, to: str) -> None:
     """Raise for parts that exist here only: an engine would drop them unseen."""
     config = arm.drafter.config
+    if arm.kind == "eagle":
+        raise LabError(
+            f"An eagle arm is written in DeepSpec's layout, which {to} does not read: "
+            "export to folder."
+        )
     if config.tap_norm:
         raise LabError(
             f"This drafter norms its taps (tap_norm), which {to} does not: "

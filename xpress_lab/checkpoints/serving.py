@@ -7,8 +7,6 @@ XPress and Markov folders are read as they are; the other formats are translated
 this one first, so that everything passes the same checks.
 """
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -17,7 +15,6 @@ from xpress_lab.checkpoints.arm import MARKOV_TYPES, Arm, new_head
 from xpress_lab.checkpoints.config import Config
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.errors import LabError
-from xpress_lab.files import write_checkpoint
 from xpress_lab.pretrained import load_strictly, published
 from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.target import Target, check_taps
@@ -36,11 +33,6 @@ INNER = ("dflash_config",)
 Tensors = dict[str, torch.Tensor]
 
 
-def save_arm(arm: Arm, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write config.json and model.safetensors; each appears whole or not at all."""
-    write_checkpoint(folder, serving_tensors(arm), serving_config(arm), dtype)
-
-
 def serving_tensors(arm: Arm) -> Tensors:
     """Every tensor of an arm under its published name."""
     tensors = dict(arm.drafter.state_dict())
@@ -51,8 +43,13 @@ def serving_tensors(arm: Arm) -> Tensors:
         parts = arm.confidence.state_dict()
         tensors |= {CONFIDENCE + name: value for name, value in parts.items()}
     if arm.draft_ids is not None:
-        tensors["d2t"] = arm.draft_ids - torch.arange(len(arm.draft_ids))
+        tensors["d2t"] = offsets(arm.draft_ids)
     return tensors
+
+
+def offsets(draft_ids: torch.Tensor) -> torch.Tensor:
+    """A draft vocabulary as EAGLE-3 and speculators store it: id minus rank."""
+    return draft_ids - torch.arange(len(draft_ids))
 
 
 def serving_config(arm: Arm) -> dict:
@@ -213,8 +210,7 @@ def block_layout(config: Config, kind: str) -> bool:
 
 
 def draft_vocabulary(config: Config, tensors: Tensors, target: Target):
-    """Ids of the draft vocabulary. Tensor ``d2t`` holds offsets, id minus rank, as
-    EAGLE-3 and speculators have it."""
+    """Ids of the draft vocabulary, of which tensor ``d2t`` has the :func:`offsets`."""
     if "draft_vocab_size" not in config.values:
         return None
     count = config.at_least(1, "draft_vocab_size")

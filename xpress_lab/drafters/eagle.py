@@ -6,7 +6,8 @@ i + 2. For verified tokens the hidden state is the target's (tapped layers, proj
 past them the drafter is fed its own output (methods 5).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import nn
 
 from xpress_lab.cache import KVCache
 from xpress_lab.drafters.dflash import Drafter, RMSNorm, SwiGLU, rotate
+from xpress_lab.pretrained import Pretrained
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,10 @@ class EagleLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class EagleDrafter(Drafter):
+class EagleDrafter(Drafter, Pretrained):
     """Projection of the taps, one layer, a final norm; table and head are borrowed."""
+
+    architecture = "Qwen3Eagle3Model"  # DeepSpec's name
 
     def __init__(self, config: EagleConfig):
         super().__init__()
@@ -97,6 +101,17 @@ class EagleDrafter(Drafter):
         self.fc = nn.Linear(len(config.target_layer_ids) * size, size, bias=False)
         self.layers = nn.ModuleList([EagleLayer(config)])
         self.norm = RMSNorm(size, config.rms_norm_eps)
+
+    def settings(self) -> dict:
+        """The config, whose keys are published ones but for ``chain``."""
+        return asdict(self.config) | {"num_hidden_layers": 1}
+
+    @classmethod
+    def of_settings(cls, settings: dict) -> Self:
+        if settings.pop("num_hidden_layers", 1) != 1:
+            raise ValueError("an EAGLE-3 drafter has 1 layer")
+        taps = tuple(settings.pop("target_layer_ids", ()))
+        return cls(EagleConfig(**settings, target_layer_ids=taps))
 
     def project(self, taps: torch.Tensor) -> torch.Tensor:
         """Target taps ``[N, C, n*H]`` to hidden states ``[N, C, H]``."""

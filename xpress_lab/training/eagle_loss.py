@@ -26,7 +26,8 @@ def eagle_loss(
     """Sum over steps of 0.8^s times the soft cross-entropy to the target.
 
     Column i of step s reads token i + 1 + s and is judged by the target's
-    distribution of token i + 2 + s, if that token lies in the response.
+    distribution of token i + 2 + s, if that token lies in the response. With a draft
+    vocabulary only its tokens' probabilities count.
     """
     device = borrowed.target.device
     texts, states = texts.to(device), states.to(device)
@@ -41,13 +42,13 @@ def eagle_loss(
             break
         embedded = borrowed.embed(tokens[:, 1 + step : 1 + step + columns])
         hidden = unrolled(drafter, embedded, hidden[:, :columns], step, past)
+        judged = inside[:, 2 + step : 2 + step + columns]
         # The target's row at i + 1 + s speaks about token i + 2 + s.
         row = slice(1 + step, 1 + step + columns)
-        logits = borrowed.logits(states.last[:, row])
-        p = (logits.float() - states.lse[:, row, None]).exp().nan_to_num()
-        log_q = borrowed.logits(drafter.norm(hidden)).float().log_softmax(-1)
-        judged = inside[:, 2 + step : 2 + step + columns]
-        each = -(p * log_q).sum(-1)[judged]
+        logits = borrowed.logits(states.last[:, row][judged])
+        p = (logits.float() - states.lse[:, row][judged][:, None]).exp()
+        q = borrowed.logits(drafter.norm(hidden[judged])).float()
+        each = -(p * q.log_softmax(-1)).sum(-1)
         loss = each.mean() if len(each) else hidden.sum() * 0
         parts[f"step {step}"] = loss.item()
         total = total + STEP_DECAY**step * loss

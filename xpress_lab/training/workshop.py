@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from xpress_lab.checkpoints import CONFIDENCE, Arm, load_arm, save_arm, save_eagle
+from xpress_lab.checkpoints import CONFIDENCE, Arm, load_arm, save_arm
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_json, write_whole
 from xpress_lab.ngram import save_ngram
 from xpress_lab.presets import BLOCKS, Tier
-from xpress_lab.provenance import command, git_commit, machine, versions
+from xpress_lab.provenance import how_made
 from xpress_lab.target import Target
 from xpress_lab.training.arms import (
     new_arm,
@@ -177,14 +177,17 @@ class Workshop:
             save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 
     def train_eagle(self, row: int = 0) -> None:
-        """Train an EAGLE-3 drafter from nothing."""
-        recipe, seed = self.tier.arm, self.tier.seed
-        drafter = new_eagle(self.target, recipe, seed)
-        store = self.states(drafter.config.target_layer_ids)
-        done = train_eagle(drafter, store, recipe, self.work / "eagle", seed, row)
+        """Train an EAGLE-3 drafter from nothing, on the base's draft vocabulary."""
+        recipe, seed, draft_ids = self.tier.arm, self.tier.seed, None
+        if recipe.draft_vocabulary is not None:
+            base = load_arm(self.made_or_shipped("base"), self.target)
+            draft_ids = base.draft_ids
+        arm = new_eagle(self.target, recipe, seed, draft_ids)
+        store = self.states(arm.drafter.config.target_layer_ids)
+        done = train_eagle(arm, store, recipe, self.work / "eagle", seed, row)
         if self.workers.is_main:
             self.write_log("eagle", done, store.texts)
-            save_eagle(drafter, self.out / "eagle", SHIPPED_DTYPE)
+            save_arm(arm, self.out / "eagle", SHIPPED_DTYPE)
 
     def train_confidence(self, stage: str) -> None:
         """Train a confidence head for an arm that is there, and leave the arm be."""
@@ -266,10 +269,7 @@ class Workshop:
             "texts": len(texts),
             "response_tokens": texts.response_tokens(),
             "seed": self.tier.seed,
-            "command": command(),
-            "commit": git_commit(),
-            "machine": machine(),
-            "versions": versions(),
+            **how_made(),
         }
         write_json(self.out / stage / "training.json", made)
 
