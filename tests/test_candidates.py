@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from xpress_lab import candidates as module
+from xpress_lab.argmax import LANES, first_argmax
 from xpress_lab.candidates import (
     GROUPS,
     default_candidates,
@@ -28,7 +29,7 @@ from xpress_lab.candidates import (
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.jacobi import solve, solve_in_order
-from xpress_lab.kernels.plain import LANES, first_argmax, read_out
+from xpress_lab.kernels.plain import read_out
 from xpress_lab.lab import load_lab
 from xpress_lab.sampling import Sampling, gumbel_noise
 from xpress_lab.screening import Screen
@@ -237,11 +238,14 @@ def test_top_candidates_are_the_top(scores, count):
     assert torch.equal(scores.gather(-1, ids).sort(dim=-1).values, best)
 
 
-@given(score_tables)
+@given(score_tables, st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
 @exact
-def test_two_stage_argmax_is_argmax_and_the_first_of_equals_wins(scores):
+def test_two_stage_argmax_is_argmax_and_the_first_of_equals_wins(scores, dtype):
+    scores = scores.to(dtype)
     first = (scores == scores.amax(-1, keepdim=True)).long().argmax(-1)
     assert torch.equal(first_argmax(scores), first)
+    assert first_argmax(scores[:0]).shape == (0, 3)
+    assert first_argmax(scores[0, 0]).item() == first[0, 0]
 
 
 def test_read_out_leaves_its_inputs_alone():

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
     ("devices", "files", "spoken"),
-    ("attention", "cache", "presets", "sampling", "stopwatch", "pocket"),
+    ("argmax", "attention", "cache", "presets", "sampling", "stopwatch", "pocket"),
     ("enumerable", "pretrained"),
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),

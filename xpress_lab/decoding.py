@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.errors import LabError
 from xpress_lab.methods import Method, Request
 from xpress_lab.sampling import RowStreams, Sampling, Streams, draw
@@ -204,7 +205,7 @@ def choose(
 ) -> torch.Tensor:
     """The target's own next token for ``[N, V]`` logits."""
     if sampling.greedy:
-        return logits.argmax(dim=-1)
+        return first_argmax(logits)
     return draw(sampling.probabilities(logits), streams.residual)
 
 

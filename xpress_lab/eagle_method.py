@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.drafters.eagle import EagleDrafter
 from xpress_lab.methods import Proposal, Request
@@ -63,7 +64,7 @@ class EagleDrafting:
                 hidden = self._step(drafts[-1], hidden)
             logits = borrowed.logits(self.method.drafter.norm(hidden))[:, -1]
             if sampling.greedy_draft:
-                picked = logits.argmax(-1)
+                picked = first_argmax(logits)
             else:
                 rows.append(sampling.scale(logits).softmax(-1))
                 picked = draw(rows[-1], noise_stream)

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.errors import LabError
 
 # previous [N, B], first slot wanted -> logits [N, S - first, V]; without ``lock`` the
@@ -208,4 +209,4 @@ def solve_in_order(
 
 def pick(scores: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
     """argmax over V, of noisy scores if there is noise; the first of equals wins."""
-    return (scores if noise is None else scores + noise).argmax(dim=-1)
+    return first_argmax(scores if noise is None else scores + noise)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.sampling import RowStreams, Sampling, Streams, draw, uniform
 
 TINY_MASS = 1e-8  # a residual lighter than this is rounding; fall back to p
@@ -32,7 +33,7 @@ def accept_greedy(
     logits: torch.Tensor, drafts: torch.Tensor, counts: Sequence[int] | None = None
 ) -> Verdict:
     """Keep drafts while they are the target's argmax (first of equals)."""
-    choices = logits.argmax(dim=-1)
+    choices = first_argmax(logits)
     accepted = _leading(choices[:, :-1] == drafts, _proposed(drafts, counts))
     return Verdict(accepted, choices.gather(1, accepted[:, None]).squeeze(1))
 

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import torch
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.candidates import COUNT, WORTHWHILE, solve_by_candidates
 from xpress_lab.devices import synchronize
 from xpress_lab.jacobi import Solution, solve, solve_sequentially
-from xpress_lab.kernels.plain import first_argmax
 from xpress_lab.kernels.runner import PassRunner, SerialRunner
 from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.refiners.markov import MarkovHead

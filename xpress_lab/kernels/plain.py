@@ -5,14 +5,11 @@ dtype they are given, so the two are compared in float32. Shapes: N rows, S draf
 slots, V vocabulary, r rank.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.kernels.noise import Noise, gumbel
-
-LANES = 128  # scores compared in one go
 
 
 def latent(head, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
@@ -46,18 +43,3 @@ def read_out(
         noise: added to logits over temperature; ``None`` at T = 0.
     """
     return choose(F.linear(z, w2).add_(base), noise)
-
-
-def first_argmax(scores: torch.Tensor) -> torch.Tensor:
-    """argmax over the last axis in two stages: tops of stretches, then inside the best.
-
-    The first stretch that holds the maximum holds its first place too. On a CPU the
-    first stage compares many numbers at a time, which ``argmax`` itself does not.
-    """
-    lanes = math.gcd(scores.shape[-1], LANES)
-    if lanes < LANES:
-        return scores.argmax(dim=-1)
-    stretches = scores.unflatten(-1, (-1, lanes))
-    best = stretches.amax(dim=-1).argmax(dim=-1, keepdim=True)
-    inside = stretches.take_along_dim(best[..., None], dim=-2)[..., 0, :]
-    return best[..., 0] * lanes + inside.argmax(dim=-1)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.batching import close_gaps
 from xpress_lab.cache import KVCache
 from xpress_lab.sampling import Sampling
@@ -101,7 +102,7 @@ def choose(logits, sampling: Sampling, generator) -> torch.Tensor:
     vocabulary a tenth of multinomial's time.
     """
     if sampling.greedy:
-        return logits.argmax(dim=-1)
+        return first_argmax(logits)
     mass = sampling.probabilities(logits).cumsum(dim=-1)
     shape, where = (len(mass), 1), mass.device
     level = torch.rand(shape, generator=generator, device=where) * mass[:, -1:]

@@ -14,6 +14,7 @@ A confidence head adds a loss of its own (methods 3), which moves nothing else.
 import torch
 import torch.nn.functional as F
 
+from xpress_lab.argmax import first_argmax
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm
 from xpress_lab.presets import ArmRecipe
@@ -160,10 +161,10 @@ def _own_round(arm, prepared, base, batch, recipe, generator) -> torch.Tensor:
     """
     head = batch.previous[:, :2]
     chosen = int(torch.randint(recipe.consistency_passes, (1,), generator=generator))
-    drafts = base.detach().argmax(-1)
+    drafts = first_argmax(base.detach())
     with torch.no_grad():
         for _ in range(chosen):
             previous = torch.cat([head, drafts[:, :-1]], dim=1)
-            drafts = (base + arm.head.bias(prepared, previous)).argmax(-1)
+            drafts = first_argmax(base + arm.head.bias(prepared, previous))
     previous = torch.cat([head, drafts[:, :-1]], dim=1)
     return block_distance(base + arm.head.bias(prepared, previous), batch, recipe)
