@@ -36,6 +36,7 @@ from xpress_lab.beyond.measuring import (
 from xpress_lab.errors import LabError
 from xpress_lab.jacobi import Solution
 from xpress_lab.viz import sums
+from xpress_lab.viz.style import LOOKS
 
 DIGITS = 6
 pairs = st.integers(1, 12).flatmap(
@@ -268,6 +269,27 @@ def test_ways_are_timed_and_counted(trained):
     assert counts["Jacobi passes"] == sum(made) / 2
 
 
+def test_the_time_of_a_way_is_the_least_of_each_batch(trained, monkeypatch):
+    """Two batches, of which the first takes 9, 5, 7 s by each way, the second 1 s."""
+    batches, clock = [draw_problems(1, DIGITS, seeded(i), 0.5) for i in range(2)], [0.0]
+    took = [3.0, 3.0, 9.0, 1.0, 5.0, 1.0, 7.0, 1.0]  # a warm-up turn, then three
+    ticks = []
+    for seconds in took:
+        for _ in range(3):  # ways
+            ticks += [clock[0], clock[0] + seconds]
+            clock[0] += seconds
+    monkeypatch.setattr("time.process_time", iter(ticks).__next__)
+    table = milliseconds(trained, batches, repeats=3)
+    assert table["milliseconds"].tolist() == [3000.0] * 3
+
+
+def test_the_rival_has_a_look_of_its_own():
+    for part in ("label", "colour", "marker", "line"):
+        assert getattr(sums.RIVAL, part) not in {
+            getattr(look, part) for look in LOOKS.values()
+        }
+
+
 def test_figures_show_the_digits(by_hand):
     problems, solution = by_hand
     (ax,) = sums.sum_grid(problems, solution).axes
@@ -293,7 +315,7 @@ def test_figures_of_chains_and_times():
         {"way": ["x", "y", "z"], "milliseconds": [1.0, 2, 3], "evaluations": [0, 2, 7]}
     )
     fig = sums.time_bars({"easy": times, "hard": times})
-    assert "3.0 ms, 7 in series" in {t.get_text() for t in fig.axes[1].texts}
+    assert "3.00 ms, 7 in series" in {t.get_text() for t in fig.axes[1].texts}
     plt.close("all")
 
 

@@ -79,7 +79,10 @@ def make(course, **more):
 
 
 class Links(HTMLParser):
-    """What a page refers to, its anchors, and pictures without a description."""
+    """What a page refers to, its anchors, and pictures without a description.
+
+    Links that a reader may follow to other sites are left out: nothing is loaded.
+    """
 
     def __init__(self, html: str):
         super().__init__()
@@ -88,7 +91,8 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
-        self.refers += [attrs[name] for name in ("href", "src") if name in attrs]
+        if not (tag == "a" and attrs.get("href", "").startswith("https://")):
+            self.refers += [attrs[name] for name in ("href", "src") if name in attrs]
         self.anchors.add(attrs.get("id"))
         if tag == "img" and not (attrs.get("alt") and attrs.get("width")):
             self.blind.append(attrs)

@@ -4,7 +4,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -173,13 +173,16 @@ def test_live_training_draws_in_place(monkeypatch):
 
     monkeypatch.setattr(learning, "display", display)
     score = iter((1.5, 2.0, 2.5, 3.0))
-    live = learning.LiveTraining(steps=25, score=lambda: next(score), every=10)
+    recipe = replace(ArmRecipe(), anchor_weight=0.5)
+    live = learning.LiveTraining(25, recipe, lambda: next(score), every=10)
     for step in range(25):
         live(step, {"loss": 3.0, "forced": 2.0 - step / 25, "anchor": 1.0})
     assert [how for how, _ in shown] == ["new", "again", "again", "again"]
     assert live.scores == {1: 1.5, 10: 2.0, 20: 2.5, 25: 3.0}
     left, right = shown[-1][1].axes
-    assert len(left.lines) == 2 * 2  # two parts, raw and smoothed
+    forced, _, anchor, _ = left.lines  # two parts, raw and smoothed
+    assert forced.get_ydata()[0] == 2.0  # its weight is one
+    assert set(anchor.get_ydata()) == {2.0}  # 1.0 is half of it
     assert right.lines[0].get_xydata().tolist() == [
         list(p) for p in live.scores.items()
     ]
@@ -205,4 +208,5 @@ def test_loss_bars_have_a_panel_a_question():
     assert widths[2] == pytest.approx([32 / 18, 64 / 56])
     told = [[text.get_text() for text in ax.texts] for ax in fig.axes]
     assert told == [["8.89", "2.86"], ["8.89", "2.86"], ["1.78", "1.14"]]
+    assert {text.get_position()[0] for text in fig.axes[2].texts} == {1}  # the edge
     plt.close("all")

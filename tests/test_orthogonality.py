@@ -18,6 +18,7 @@ from xpress_lab.benchmarks.orthogonality import (
     layer_results,
     missed_ranks,
     over_each,
+    refining_over,
     round_at,
     telling_place,
     together,
@@ -70,6 +71,24 @@ def test_over_each_divides_by_each_alone():
     assert found[("tau", REFINED)] == pytest.approx(2.0)
     assert found[("tau", PLANTED)] == pytest.approx(1.5)
     assert found[("tokens a second", PLANTED)] == pytest.approx(1.5)
+
+
+def test_refining_is_set_against_each_rival_of_its_own_size():
+    more = {("dflash+presto", "", 16, 0.0): 25, ("dflash+presto", "", 32, 0.0): 24}
+    more |= {("dflash+ddtree", "", 32, 0.0): 22, ("xpress+ddtree", "paths", 32, 0.0): 8}
+    cold = CASE | more
+    hot = {(m, r, b, 1.0): n for (m, r, b, _), n in cold.items()}
+    hot["xpress", "", 15, 1.0] = 30
+    found = refining_over(as_frame(rows(cold | hot))).set_index("temperature")
+    ratio = found.loc[1.0].set_index(["budget", "over"])["ratio"]
+    assert (ratio.loc[:, "a chain"] == 2.0).all()
+    ratio = found.loc[0.0].set_index(["budget", "over"])["ratio"].to_dict()
+    assert ratio == pytest.approx(
+        {(16, "a chain"): 60 / 40, (16, "DDTree"): 30 / 20, (16, "PRESTO"): 25 / 20,
+         (32, "a chain"): 60 / 40, (32, "DDTree"): 22 / 8, (32, "PRESTO"): 24 / 8}
+    )  # fmt: skip
+    with pytest.raises(LabError, match=r"lack dflash\+presto: .*--methods dflash,"):
+        refining_over(as_frame(rows(CASE)))
 
 
 def test_temperatures_are_not_mixed():

@@ -21,7 +21,10 @@ from xpress_lab.pocket.tokenizer import build_tokenizer
 from xpress_lab.presets import PAPER, PretrainedTarget, get_tier
 from xpress_lab.target import Target, default_taps, weight_bytes
 from xpress_lab.training.estimates import (
+    ANEW,
+    ONCE,
     memory_needs,
+    multiplied,
     state_gigabytes,
     training_estimate,
     weights,
@@ -72,14 +75,35 @@ def test_memory_is_weights_and_caches(sizes):
 def test_states_of_a_token_and_operations_of_a_step(sizes):
     assert state_gigabytes(5, 4096, 1_000_000) == pytest.approx(49.156)
     recipe = replace(PAPER.arm, steps={"xpress": 10}, batch=2, anchors=3)
-    found = training_estimate("xpress", recipe, sizes, text_length=7, speed=3600.0)
+    found = training_estimate(
+        "xpress", recipe, sizes, texts=5, text_length=7, speed=3600.0
+    )
     hours = found.set_index("part")["hours"]
     target, drafter, head = map(weights, sizes)
-    forward = 2 * target * 20 * 7 / 3600**2
-    assert hours["target, forward over each text"] == pytest.approx(forward)
-    assert hours["drafter"] == pytest.approx(6 * drafter * 20 * 3 * 16 / 3600**2)
-    assert hours["refiner"] == pytest.approx(6 * head * 20 * 3 * 16 * 4 / 3600**2)
-    assert hours["together"] == pytest.approx(hours[:-1].sum())
+    target, head = target - 151_936 * 4096, head - 151_936 * 256  # but the tables
+    places = 10 * 2 * 3 * 16
+    assert hours[ONCE] == pytest.approx(2 * target * 5 * 7 / 3600**2)
+    assert hours[ANEW] == pytest.approx(2 * target * 20 * 7 / 3600**2)
+    assert hours["drafter"] == pytest.approx(6 * drafter * places / 3600**2)
+    # told the truth, told its own drafts, and 0, 1 or 2 passes before that
+    by_hand = sum(6 + 2 * before + 6 for before in (0, 1, 2)) / 3
+    assert hours["refiner"] == pytest.approx(by_hand * head * places / 3600**2)
+    parts = hours[[ONCE, "drafter", "output head (frozen)", "refiner"]]
+    assert hours["together"] == pytest.approx(parts.sum())
+    assert list(hours.index[-2:]) == ["together", ANEW]
+    twice = training_estimate(
+        "xpress", replace(recipe, accumulate=2), sizes, 5, 7, 3600.0
+    )
+    assert twice.set_index("part")["hours"]["drafter"] == 2 * hours["drafter"]
+
+
+def test_a_tied_table_is_looked_up_and_multiplied():
+    free, tied = torch.nn.Embedding(5, 3), torch.nn.Embedding(5, 3)
+    out = torch.nn.Linear(3, 5, bias=False)
+    both = torch.nn.ModuleList([free, out])
+    assert (weights(both), multiplied(both)) == (30, 15)
+    out.weight = tied.weight
+    assert multiplied(torch.nn.ModuleList([tied, out])) == 15
 
 
 # what is missing is said -----------------------------------------------------

@@ -1,5 +1,7 @@
 """The figures of notebooks 08 and 09, from made-up numbers: what they say and draw."""
 
+import math
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -89,7 +91,16 @@ def test_siblings_that_look_alike_show_their_space():
 def test_chains_are_refused_and_small_chances_not_rounded_to_none():
     with pytest.raises(LabError, match="has no tree"):
         token_trees({"x": Round(0, 1, 0, [0, 1], 2)}, WORDS, "xpress")
-    assert [percent(p) for p in (1.0, 0.055, 0.004)] == ["100%", "6%", "< 1%"]
+    scores = [math.log(p) for p in (1.0, 0.055, 0.004)]
+    assert [percent(score) for score in scores] == ["100%", "6%", "< 1%"]
+
+
+def test_scores_that_are_no_chances_are_shown_as_they_are():
+    fig = token_trees({"x": a_round([1], 6)}, WORDS, "dflash+presto", chances=False)
+    notes = [text for text in texts(fig) if text.startswith("score")]
+    assert notes == ["score −0.1", "score −0.2", "score −2.0", "score −0.9",
+                     "score −9.0"]  # fmt: skip
+    assert not [text for text in texts(fig) if "%" in text]
 
 
 # budgets ---------------------------------------------------------------------
@@ -130,12 +141,16 @@ def test_budget_curves_draw_each_family_and_each_chain():
     drawn = [line.get_ydata() for line in top.containers[1].lines[:1]]
     assert drawn[0].tolist() == [5.5, 7.0]
     names = {
-        "xPress + DDTree",
-        "xPress + DDTree, paths",
-        "dFlash chain",
-        "xPress chain",
+        "xPress + DDTree": (64, 6),
+        "xPress + DDTree, paths": (64, 7),
+        "dFlash chain": (1, 3),  # the right edge
+        "xPress chain": (1, 4),
     }
-    assert names == {text.get_text() for text in top.texts}
+    ends = {text.get_text(): text.xy for text in top.texts}
+    assert ends.keys() == names.keys()
+    for name, (x, y) in names.items():
+        assert ends[name] == (pytest.approx(x, rel=0.1), y)
+    assert "plain decoding" in {text.get_text() for text in fig.axes[2].texts}
     assert [t.get_text() for t in fig.axes[2].get_xticklabels()] == ["16", "64"]
     levels = [line.get_ydata()[0] for line in top.lines if len(line.get_xdata()) == 2
               and line.get_xdata()[0] == 0]  # fmt: skip
@@ -187,7 +202,10 @@ def test_memory_bars_stack_the_parts_and_mark_the_cards():
     fig = scaling.memory_bars({"batch 1": one, "batch 8": one}, {"24 GB card": 24})
     ax = fig.axes[0]
     assert [bar.get_width() for bar in ax.patches[::2]] == [16, 2, 0.5, 1, 0.5]
-    assert {"20.0 GB", " 24 GB card"} <= set(texts(fig))
+    cases = [label.get_text() for label in ax.get_yticklabels()]
+    assert cases == ["batch 1\n20.0 GB", "batch 8\n20.0 GB"]
+    assert texts(fig) == [" 24 GB card"]
+    assert [line.get_xdata()[0] for line in ax.lines] == [24]
 
 
 def test_implied_costs_show_what_rounding_leaves_open():
@@ -201,7 +219,7 @@ def test_implied_costs_show_what_rounding_leaves_open():
     )  # fmt: skip
     fig = scaling.implied_costs(costs, floor=1.22)
     assert [line.get_ydata()[0] for line in fig.axes[0].lines[-2:]] == [1, 1.22]
-    assert texts(fig) == ["weights that\nmust be read"]
+    assert texts(fig) == ["a plain step", "weights that\nxPress must read"]
     points = [c.lines[0].get_ydata().tolist() for c in fig.axes[0].containers]
     assert points == [[1.3, 1.2], [1.3, 1.2]]
     ends = fig.axes[0].containers[0].lines[2][0].get_segments()[0][:, 1]

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgba
 
 from xpress_lab.benchmarks.convergence import final_pass, read_pass
 from xpress_lab.decoding import Generation, Round
@@ -386,6 +387,17 @@ def test_end_labels_keep_their_distance():
     heights = sorted(text.get_position()[1] for text in ax.texts)
     assert min(np.diff(heights)) > 0.07
     assert max(heights) <= 1
+
+
+def test_end_labels_can_lead_to_where_their_lines_end():
+    fig, ax = plt.subplots()
+    ax.set(xlim=(0, 10), ylim=(0, 1))
+    acceptance.name_ends(ax, [(0.5, "a", "k"), (0.5, "b", "r")], leave=[8, None])
+    a, b = ax.texts
+    assert (a.xy, b.xy) == ((8, 0.5), (1, 0.5))
+    assert a.xycoords == ("data", "data") and b.xycoords[0] == "axes fraction"
+    assert b.get_position()[1] - a.get_position()[1] > 0.07
+    assert b.arrow_patch.get_edgecolor() == to_rgba("r")
 
 
 # style ---------------------------------------------------------------------------

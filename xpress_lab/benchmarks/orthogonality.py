@@ -72,13 +72,7 @@ def over_each(rows: pd.DataFrame, rescoring: str = "paths") -> pd.DataFrame:
 
 def _cases(rows: pd.DataFrame, rescoring: str) -> Iterator[tuple[dict, Ratio, dict]]:
     """Each temperature, budget and measure: keys, statistic and the four arms."""
-    wanted = (BARE, "xpress", "dflash+ddtree", "xpress+ddtree")
-    lacking = [method for method in wanted if not (rows["method"] == method).any()]
-    if lacking:
-        raise LabError(
-            f"These rows lack {', '.join(lacking)}: run xpress-lab bench with "
-            f"--methods {','.join(wanted)} --rescoring {rescoring}"
-        )
+    _need(rows, (BARE, "xpress", "dflash+ddtree", "xpress+ddtree"), rescoring)
     trees = rows[rows["method"].str.endswith("+ddtree")]
     for (temperature, budget), at in trees.groupby(["temperature", "budget"]):
         chains = rows[rows["temperature"] == temperature]
@@ -92,6 +86,42 @@ def _cases(rows: pd.DataFrame, rescoring: str) -> Iterator[tuple[dict, Ratio, di
                 BOTH: at[kind],
             }
             yield keys, statistic, arms
+
+
+def refining_over(rows: pd.DataFrame, rescoring: str = "paths") -> pd.DataFrame:
+    """What the refiner adds to tau, by what it is added to, on the same texts.
+
+    DDTree believes that slots are independent; PRESTO has read each path by a 3-gram.
+    So the two lines tell whether a tree that reads its path repairs what a refiner
+    repairs.
+
+    Columns: temperature, budget, over (a chain, DDTree, PRESTO), ratio, low, high.
+    """
+    rivals = (BARE, "dflash+ddtree", "dflash+presto")
+    _need(rows, (*rivals, "xpress", "xpress+ddtree"), rescoring)
+    lines, trees = [], rows[rows["method"].str.contains("+", regex=False)]
+    for (temperature, budget), at in trees.groupby(["temperature", "budget"]):
+        chains = rows[rows["temperature"] == temperature]
+        refined = at[(at["method"] == "xpress+ddtree") & (at["rescoring"] == rescoring)]
+        pairs = {
+            "a chain": (chains[chains["method"] == "xpress"], chains),
+            "DDTree": (refined, at),
+            "PRESTO": (refined, at),
+        }
+        for rival, (over, (ours, among)) in zip(rivals, pairs.items(), strict=True):
+            theirs = among[among["method"] == rival]
+            keys = {"temperature": temperature, "budget": budget, "over": over}
+            lines.append(keys | paired_ratio(ours, theirs, tau_pooled)._asdict())
+    return pd.DataFrame(lines).rename(columns={"value": "ratio"})
+
+
+def _need(rows: pd.DataFrame, wanted: Sequence[str], rescoring: str) -> None:
+    lacking = [method for method in wanted if not (rows["method"] == method).any()]
+    if lacking:
+        raise LabError(
+            f"These rows lack {', '.join(lacking)}: run xpress-lab bench with "
+            f"--methods {','.join(wanted)} --rescoring {rescoring}"
+        )
 
 
 def round_at(lab: Lab, method: Method, prompt: str, place: int) -> Round:

@@ -1,5 +1,6 @@
 """What an adder gets right after how many passes, and how long its answers take."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -45,12 +46,13 @@ def by_chain(exact: torch.Tensor, problems: Problems) -> pd.DataFrame:
 def milliseconds(
     solver: Reconciler, batches: list[Problems], repeats: int = 3
 ) -> pd.DataFrame:
-    """Median time of an answer by each way of solving, which take turns on each batch.
+    """Least time of an answer by each way of solving, which take turns on each batch.
 
-    CPU time, not the clock's: other programs do not count, but all threads do, so it
-    is meant for one.
+    Whatever disturbs a run only adds to it, so the least of several is the answer's
+    own. CPU time, not the clock's: other programs do not count, but all threads do, so
+    it is meant for one.
 
-    Columns: way, milliseconds a batch, and evaluations in series, the mean over
+    Columns: way, milliseconds a batch, and evaluations in series, both the mean over
     batches.
     """
     ways: dict[str, Callable[[Problems], Solution]] = {
@@ -58,22 +60,22 @@ def milliseconds(
         "Jacobi passes": lambda p: solver.parallel(p),
         "digit by digit": solver.in_order,
     }
-    spent: dict[str, list[float]] = {way: [] for way in ways}
-    made: dict[str, list[int]] = {way: [] for way in ways}
+    spent = {way: [math.inf] * len(batches) for way in ways}
+    made = {way: [0] * len(batches) for way in ways}
     order = list(ways)
     for turn in range(repeats + 1):
         order.append(order.pop(0))  # nobody always goes first
-        for batch in batches:
+        for number, batch in enumerate(batches):
             for way in order:
                 started = time.process_time()
-                passes = ways[way](batch).passes
+                made[way][number] = ways[way](batch).passes
+                took = 1000 * (time.process_time() - started)
                 if turn:  # the first turn warms up
-                    spent[way].append(1000 * (time.process_time() - started))
-                    made[way].append(passes)
+                    spent[way][number] = min(spent[way][number], took)
     return pd.DataFrame(
         {
             "way": list(ways),
-            "milliseconds": [statistics.median(spent[way]) for way in ways],
+            "milliseconds": [statistics.fmean(spent[way]) for way in ways],
             "evaluations": [statistics.fmean(made[way]) for way in ways],
         }
     )

@@ -18,6 +18,8 @@ from xpress_lab.refiners.xpress import XPressHead
 from xpress_lab.target import Target
 
 STATE_DTYPE = torch.bfloat16  # of stored target states
+ONCE, TOGETHER = "target, once over the texts", "together"
+ANEW = "target, if run anew in each step"
 
 
 @torch.no_grad()
@@ -56,6 +58,14 @@ def weights(module: nn.Module) -> int:
     return sum(math.prod(p.shape) for p in module.parameters())
 
 
+def multiplied(module: nn.Module) -> int:
+    """Numbers that each token is multiplied with: all but tables that are looked up."""
+    parts = list(module.modules())
+    tables = {part.weight for part in parts if isinstance(part, nn.Embedding)}
+    tables -= {part.weight for part in parts if isinstance(part, nn.Linear)}  # tied
+    return weights(module) - sum(math.prod(table.shape) for table in tables)
+
+
 def cached(cache: KVCache) -> int:
     """Numbers in a cache."""
     return sum(stored.numel() for stored in (*cache.keys, *cache.values))
@@ -71,35 +81,41 @@ def training_estimate(
     kind: str,
     recipe: ArmRecipe,
     sizes: tuple[nn.Module, DFlashDrafter, XPressHead],
+    texts: int,
     text_length: int,
     speed: float,
 ) -> pd.DataFrame:
     """Operations and hours of training one arm.
 
     Counted are matrix products, 2 operations a weight and token forward and 4 backward
-    (2 where the weight is frozen); attention over the context is left out.
+    (2 where the weight is frozen); attention over the context is left out. The refiner
+    runs once told the truth and once told its own drafts; before the latter it makes
+    0 to n - 1 passes without a gradient, each as often (as in training.losses).
 
     Args:
         kind: whose number of steps is taken.
         sizes: target, drafter, head.
+        texts: in the training set, over each of which the target runs once.
         text_length: tokens a text, on average.
         speed: operations a second that training keeps up.
 
     Returns:
-        Columns part, operations, hours; the last row is their sum.
+        Columns part, operations, hours; then their sum, and last what the target
+        would take in place of the first row if no state were kept.
     """
     target, drafter, head = sizes
     config: DFlashConfig = drafter.config
-    texts = recipe.steps[kind] * recipe.batch
-    places = texts * recipe.anchors * config.block_size
-    passes = 1 + recipe.consistency_passes  # teacher-forced, then fed its own drafts
+    read = recipe.steps[kind] * recipe.batch * recipe.accumulate  # texts, repeats too
+    places = read * recipe.anchors * config.block_size
     read_out = config.hidden_size * config.vocab_size
+    refining = 6 + 6 + 2 * (recipe.consistency_passes - 1) / 2
+    a_text = 2 * multiplied(target) * text_length
     parts = {
-        "target, forward over each text": 2 * weights(target) * texts * text_length,
-        "drafter": 6 * weights(drafter) * places,
+        ONCE: a_text * texts,
+        "drafter": 6 * multiplied(drafter) * places,
         "output head (frozen)": 4 * read_out * places,
-        "refiner": 6 * weights(head) * places * passes,
+        "refiner": refining * multiplied(head) * places,
     }
-    parts["together"] = sum(parts.values())
+    parts |= {TOGETHER: sum(parts.values()), ANEW: a_text * read}
     lines = [(part, float(n), n / speed / 3600) for part, n in parts.items()]
     return pd.DataFrame(lines, columns=["part", "operations", "hours"])

@@ -29,10 +29,11 @@ def slot_weights(slots: int, gamma: float) -> torch.Tensor:
 def block_distance(
     logits: torch.Tensor, batch: BlockBatch, recipe: ArmRecipe
 ) -> torch.Tensor:
-    """Weighted mean over slots of ce * CE + l1 * |p - p_target|_1, a scalar.
+    """Weighted mean over slots of ce * CE + l1 * |q - p|_1, a scalar.
 
-    |.|_1 is twice the total variation distance, so l1 = 0.9 weighs TV by 1.8;
-    1 - TV is the probability that rejection sampling keeps the slot.
+    q is the law of ``logits``, p the target's. |.|_1 is twice the total variation
+    distance, so l1 = 0.9 weighs TV by 1.8; 1 - TV is the probability that rejection
+    sampling keeps the slot.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     weight = slot_weights(logits.shape[1], recipe.gamma).to(logits.device)
@@ -48,11 +49,11 @@ def block_distance(
 
 
 class Distance(torch.autograd.Function):
-    """sum over slots of ce * CE + l1 * |p - q|_1, its gradient found on the way.
+    """sum over slots of ce * CE + l1 * |q - p|_1, its gradient found on the way.
 
-    With s = sign(p - q), the gradient at logit v is
+    With s = sign(q - p), the gradient at logit v is
 
-        ce * (p_v - [v is the label]) + l1 * p_v * (s_v - sum over u of p_u s_u).
+        ce * (q_v - [v is the label]) + l1 * q_v * (s_v - sum over u of q_u s_u).
 
     Writing it down takes a little over half of autograd's time, which is the largest
     part of a step that is no matrix product. Shapes: ``[N, S, V]``; labels and the two
@@ -60,15 +61,15 @@ class Distance(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, logits, q, label, ce, l1):
-        log_p = logits.log_softmax(-1)
-        total = -(ce * log_p.gather(-1, label)).sum()
-        p = log_p.exp_()
-        gap = p - q
+    def forward(ctx, logits, p, label, ce, l1):
+        log_q = logits.log_softmax(-1)
+        total = -(ce * log_q.gather(-1, label)).sum()
+        q = log_q.exp_()
+        gap = q - p
         total += (l1 * gap.norm(1, dim=-1, keepdim=True)).sum()
-        signed = gap.sign_().mul_(p)
+        signed = gap.sign_().mul_(q)
         level = ce - l1 * signed.sum(-1, keepdim=True)
-        gradient = p.mul_(level).addcmul_(signed, l1)
+        gradient = q.mul_(level).addcmul_(signed, l1)
         ctx.save_for_backward(gradient.scatter_add_(-1, label, -ce))
         return total
 

@@ -40,10 +40,13 @@ def budget_curves(lines: pd.DataFrame, benchmark: str = POOLED) -> Figure:
         axes[1, column].set_xlabel("budget: drafts that the target verifies, M")
     for ax, what in zip(axes[:, 0], VALUES.values(), strict=True):
         ax.set_ylabel(what)
+    plain = look_of("ar")
     for ax in axes[1]:
-        ax.axhline(1, color=look_of("ar").colour, linestyle=":", linewidth=1.2)
-    for ax, names in ends.items():  # panels share their limits, known only now
-        name_ends(ax, names, gap=0.062)
+        ax.axhline(1, color=plain.colour, linestyle=plain.line, linewidth=1.2)
+        ends[ax].append((None, 1, plain.label, plain.colour))
+    for ax, found in ends.items():  # panels share their limits, known only now
+        leave, *names = zip(*found, strict=True)
+        name_ends(ax, list(zip(*names, strict=True)), gap=0.062, leave=leave)
     return fig
 
 
@@ -61,8 +64,11 @@ def short_label(family: str) -> str:
     return look_of(family).label + (", paths" if by_paths else "")
 
 
-def _trees(ax: Axes, at: pd.DataFrame, value: str) -> list[tuple[float, str, str]]:
-    """A line per family; its last height, name and colour."""
+End = tuple[float | None, float, str, str]  # x, y, name and colour
+
+
+def _trees(ax: Axes, at: pd.DataFrame, value: str) -> list[End]:
+    """A line per family; where it ends, its name and colour."""
     own, ends = at.set_index("arm"), []
     budgets = sorted({budget_of(arm) for arm in own.index} - {0})
     groups = families(own.index)
@@ -85,20 +91,20 @@ def _trees(ax: Axes, at: pd.DataFrame, value: str) -> list[tuple[float, str, str
             elinewidth=0.8,
             capsize=2,
         )
-        ends.append((y[-1], short_label(family), look.colour))
+        ends.append((x[-1], y[-1], short_label(family), look.colour))
     ax.set_xscale("log", base=2)
     ax.set_xticks(budgets, [str(m) for m in budgets], minor=False)
     return ends
 
 
-def _chains(ax: Axes, at: pd.DataFrame, value: str) -> list[tuple[float, str, str]]:
+def _chains(ax: Axes, at: pd.DataFrame, value: str) -> list[End]:
     """Level lines of the chains beside the trees."""
     ends = []
     for line in at.itertuples():
         if split_arm(line.arm)[0] in ("dflash", "xpress"):
             look, height = look_of(line.arm), getattr(line, value)
             ax.axhline(height, color=look.colour, linestyle=look.line, linewidth=1.1)
-            ends.append((height, f"{look.label} chain", look.colour))
+            ends.append((None, height, f"{look.label} chain", look.colour))
     return ends
 
 

@@ -10,16 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from xpress_lab.benchmarks.loss_costs import FIXED, WHOLE
+from xpress_lab.presets import ArmRecipe
 from xpress_lab.training.blocks import BlockBatch
 from xpress_lab.viz.acceptance import TAU_LABEL
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
 GREEN, BLUE = look_of("xpress").colour, look_of("dflash").colour
-# Parts of an arm's loss as training logs them: what they are called and drawn like.
+# Parts of an arm's loss as training logs them: what they are called and drawn like,
+# and which weight of the recipe is in them.
 PARTS = {
-    "forced": ("teacher-forced: CE and L1", GREEN, "-"),
-    "anchor": ("anchor: the drafter alone", BLUE, "--"),
-    "consistency": ("consistency: own drafts", tint(GREEN, 0.6), "-."),
+    "forced": ("told the truth", GREEN, "-", None),
+    "anchor": ("the drafter alone", BLUE, "--", "anchor_weight"),
+    "consistency": (
+        "told its own drafts",
+        tint(GREEN, 0.6),
+        "-.",
+        "consistency_weight",
+    ),
 }
 
 
@@ -30,14 +37,20 @@ class LiveTraining:
 
     Args:
         steps: that the training will take.
+        recipe: whose weights are in the parts of the loss.
         score: a figure of merit of the model as it stands, taken at each drawing.
         every: steps between two drawings.
     """
 
     def __init__(
-        self, steps: int, score: Callable[[], float] | None = None, every: int = 50
+        self,
+        steps: int,
+        recipe: ArmRecipe,
+        score: Callable[[], float] | None = None,
+        every: int = 50,
     ):
-        self.steps, self.score, self.every = steps, score, every
+        self.steps, self.recipe = steps, recipe
+        self.score, self.every = score, every
         self.rows: list[dict[str, float]] = []
         self.scores: dict[int, float] = {}
         self._shown = None
@@ -51,7 +64,8 @@ class LiveTraining:
             self._draw()
 
     def _draw(self) -> None:
-        fig = training_curves(pd.DataFrame(self.rows), self.scores, self.steps)
+        log = pd.DataFrame(self.rows)
+        fig = training_curves(log, self.recipe, self.scores, self.steps)
         if self._shown is None:
             self._shown = display(fig, display_id=True)
         else:
@@ -60,12 +74,18 @@ class LiveTraining:
 
 
 def training_curves(
-    log: pd.DataFrame, scores: Mapping[int, float], steps: int | None = None
+    log: pd.DataFrame,
+    recipe: ArmRecipe,
+    scores: Mapping[int, float],
+    steps: int | None = None,
 ) -> Figure:
     """The parts of the loss by step on the left, the score on the right.
 
+    Parts are drawn without their weights: as one distance, taken at several places.
+
     Args:
         log: a row per step: step, loss and its parts, as ``fit`` keeps them.
+        recipe: whose weights are in the parts.
         scores: steps done to tau.
         steps: where the axes end, by default at the last step.
     """
@@ -73,12 +93,13 @@ def training_curves(
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
     done = log["step"] + 1
     window = max(1, len(log) // 20)
-    for part, (name, colour, line) in PARTS.items():
+    for part, (name, colour, line, weight) in PARTS.items():
         if part in log:
-            left.plot(done, log[part], color=colour, alpha=0.2, linewidth=0.8)
-            mean = log[part].rolling(window, min_periods=1).mean()
+            own = log[part] / (getattr(recipe, weight) if weight else 1)
+            left.plot(done, own, color=colour, alpha=0.2, linewidth=0.8)
+            mean = own.rolling(window, min_periods=1).mean()
             left.plot(done, mean, line, color=colour, label=name)
-    left.set(xlabel="step", ylabel="part of the loss", ylim=(0, None))
+    left.set(xlabel="step", ylabel="loss per slot, before weighting", ylim=(0, None))
     left.legend()
     look = look_of("xpress")
     style = {"marker": look.marker, "color": look.colour}
@@ -147,11 +168,10 @@ def _bars(ax: Axes, at: pd.DataFrame, column: str, colour: str) -> None:
         xerr=spread,
         error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2},
     )
-    most = at[f"{column}_high"].max()
-    for y, line in enumerate(at.to_dict("records")):
-        place = line[f"{column}_high"] + 0.03 * most
-        ax.text(place, y, f"{line[column]:.2f}", va="center", fontsize=9)
+    edge = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "center"}
+    for y, value in enumerate(at[column]):
+        ax.text(1, y, f"{value:.2f}", fontsize=9, **edge)
     ax.axvline(at.loc[WHOLE, column], color=MUTED, linestyle=":", linewidth=1.4)
-    ax.set_xlim(0, 1.2 * most)
+    ax.set_xlim(0, 1.25 * at[f"{column}_high"].max())
     ax.locator_params(axis="x", nbins=5)
     ax.grid(False, axis="y")

@@ -8,14 +8,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from xpress_lab.viz.acceptance import name_ends
-from xpress_lab.viz.style import INK, MUTED, look_of
+from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
-PART_COLOURS = {
-    "target": "#0173b2",
-    "drafter": "#56b4e9",
-    "refiner": "#007a5a",
-    "target's cache": "#d9a441",
-    "drafter's cache": "#fbafe4",
+TARGET, DRAFTER = MUTED, look_of("dflash").colour
+PART_COLOURS = {  # caches are paler than what fills them
+    "target": TARGET,
+    "drafter": DRAFTER,
+    "refiner": look_of("xpress").colour,
+    "target's cache": tint(TARGET, 0.45),
+    "drafter's cache": tint(DRAFTER, 0.45),
 }
 
 
@@ -29,14 +30,13 @@ def memory_bars(
         cards: gigabytes of cards, by name.
     """
     fig, ax = plt.subplots(figsize=(9, 1.3 + 0.5 * len(needs)))
-    left = np.zeros(len(needs))
+    left, rows = np.zeros(len(needs)), range(len(needs))
     for part, colour in PART_COLOURS.items():
         sizes = [one.set_index("part").loc[part, "gigabytes"] for one in needs.values()]
-        ax.barh(list(needs), sizes, left=left, color=colour, height=0.6, label=part)
+        ax.barh(rows, sizes, left=left, color=colour, height=0.6, label=part)
         left += sizes
-    for y, total in enumerate(left):
-        box = {"fc": "white", "ec": "none", "pad": 1}  # over the lines of the cards
-        ax.text(total + 0.6, y, f"{total:.1f} GB", va="center", fontsize=9, bbox=box)
+    totals = zip(needs, left, strict=True)  # on the left: no card's line runs there
+    ax.set_yticks(rows, [f"{case}\n{total:.1f} GB" for case, total in totals])
     for name, room in cards.items():
         ax.axvline(room, color=INK, linestyle=":", linewidth=1.3)
         ax.text(room, -0.62, f" {name}", fontsize=8.5, va="bottom", color=MUTED)
@@ -55,7 +55,7 @@ def implied_costs(costs: pd.DataFrame, floor: float | None = None) -> Figure:
 
     Args:
         costs: from :func:`xpress_lab.benchmarks.cost_model.published_costs`.
-        floor: a cost that is drawn across and called what must be read.
+        floor: a cost that is drawn across: what xPress must read.
     """
     benchmarks = list(costs["benchmark"].unique())
     fig, ax = plt.subplots(figsize=(8.6, 3.4))
@@ -69,11 +69,14 @@ def implied_costs(costs: pd.DataFrame, floor: float | None = None) -> Figure:
             x, y, yerr=spread, fmt=look.marker, color=look.colour, ms=6, capsize=3,
             label=look.label,
         )  # fmt: skip
-    ax.axhline(1, color=look_of("ar").colour, linestyle=":", linewidth=1.4)
+    plain = look_of("ar")
+    ax.axhline(1, color=plain.colour, linestyle=plain.line, linewidth=1.4)
     ax.margins(y=0.25)
+    ends = [(1, "a plain step", plain.colour)]
     if floor is not None:
         ax.axhline(floor, color=INK, linestyle="--", linewidth=1.1)
-        name_ends(ax, [(floor, "weights that\nmust be read", INK)])
+        ends.append((floor, "weights that\nxPress must read", INK))
+    name_ends(ax, ends)
     ax.set_xticks(range(len(benchmarks)), benchmarks)
     ax.set_ylabel("cost of a round,\nin plain steps")
     ax.grid(False, axis="x")

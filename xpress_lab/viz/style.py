@@ -40,7 +40,7 @@ LOOKS = {
     "xpress": Look("xPress", "#007a5a", "D", "-", ""),
     "dflash+ddtree": Look("dFlash + DDTree", "#56b4e9", "v", (0, (5, 1)), "\\\\"),
     "eagle": Look("EAGLE-3", "#d55e00", "h", (0, (3, 2)), "--"),
-    "dflash+presto": Look("dFlash + PRESTO", "#949494", "P", (0, (1, 1)), "++"),
+    "dflash+presto": Look("dFlash + PRESTO", "#882255", "P", (0, (1, 1)), "++"),
     "xpress+ddtree": Look("xPress + DDTree", "#cc78bc", "^", (0, (3, 1, 1, 1)), "xx"),
     "xpress+presto": Look("xPress + PRESTO", "#ca9161", "X", (0, (8, 2)), "oo"),
 }

@@ -10,8 +10,9 @@ from matplotlib.patches import Patch, Rectangle
 from xpress_lab.beyond.adder import Problems
 from xpress_lab.jacobi import Solution
 from xpress_lab.viz.jacobi_grid import CHANGED, FILL, FROZEN, KEPT, NO, classify
-from xpress_lab.viz.style import INK, MUTED, look_of, tint
+from xpress_lab.viz.style import INK, MUTED, Look, look_of, tint
 
+RIVAL = Look("rival: one look", "#332288", "*", (0, (3, 1, 1, 1, 1, 1)), "")
 SAYS = {
     CHANGED: "changed by this pass",
     KEPT: "same as above, not final yet",
@@ -62,7 +63,7 @@ def sum_grid(problems: Problems, solution: Solution, row: int = 0) -> Figure:
 
 
 def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
-    """Share of exact sums by longest chain (across) and passes (down).
+    """Per cent of exact sums by longest chain (across) and passes (down).
 
     Args:
         table: from :func:`xpress_lab.beyond.measuring.by_chain`.
@@ -70,14 +71,14 @@ def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
             what causality promises to a refiner that is right when told the truth.
         passes: how many lines are drawn, 0 included.
     """
-    shown = table.iloc[:passes]
+    shown = 100 * table.iloc[:passes]
     fig, ax = plt.subplots(figsize=(8.4, 4.6))
-    image = ax.imshow(shown, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    image = ax.imshow(shown, cmap="viridis", vmin=0, vmax=100, aspect="auto")
     for y, values in enumerate(shown.to_numpy()):
         for x, share in enumerate(values):
-            ink = "white" if share < 0.6 else INK
-            said = f"{100 * share:.0f}"
-            ax.text(x, y, said, ha="center", va="center", fontsize=8, color=ink)
+            ink = "white" if share < 60 else INK
+            style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
+            ax.text(x, y, f"{share:.0f}", **style)
     needed = np.clip(np.array(shown.columns) - window + 1, 0, None) - 0.5
     places = np.arange(len(needed))
     ax.step(places, needed, where="mid", color=INK, linewidth=2.2)
@@ -86,7 +87,7 @@ def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
     ax.set(xlabel="longest chain of the sum, in columns", ylabel="passes K")
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.grid(False)
-    fig.colorbar(image, ax=ax, label="share of exact sums")
+    fig.colorbar(image, ax=ax, label="per cent of sums exact")
     return fig
 
 
@@ -98,8 +99,9 @@ def chain_lines(shares: dict[str, pd.Series]) -> Figure:
     """
     looks = [
         (look_of("dflash"), 1.0, 5),
-        (look_of("ar"), 1.0, 5),
-        (look_of("xpress"), 0.5, 5),
+        (RIVAL, 1.0, 8),
+        (look_of("xpress"), 0.4, 5),
+        (look_of("xpress"), 0.7, 5),
         (look_of("xpress"), 1.0, 9),  # larger, for another line lies upon it
         (look_of("markov"), 1.0, 4),
     ]
@@ -132,13 +134,13 @@ def time_bars(tables: dict[str, pd.DataFrame]) -> Figure:
             height=0.62,
         )
         said = [
-            f"{line.milliseconds:.1f} ms, {line.evaluations:.3g} in series"
+            f"{line.milliseconds:.2f} ms, {line.evaluations:.3g} in series"
             for line in table.itertuples()
         ]
         ax.bar_label(drawn, said, padding=3, fontsize=8.5, color=INK)
         ax.set_xlim(0, table["milliseconds"].max() * 1.9)
         ax.set_title(title, fontsize=10)
-        ax.set_xlabel("milliseconds of CPU time", color=MUTED)
+        ax.set_xlabel("least milliseconds of CPU time", color=MUTED)
         ax.invert_yaxis()
         ax.grid(False, axis="y")
         if ax is not np.atleast_1d(axes)[0]:

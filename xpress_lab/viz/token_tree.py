@@ -1,10 +1,10 @@
 """A token tree of one round: what was drafted, how likely, and which path was kept."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
@@ -46,14 +46,19 @@ def layout(tree: TokenTree) -> list[int]:
     return lines
 
 
-def token_trees(rounds: Mapping[str, Round], words: Words, method: str) -> Figure:
+def token_trees(
+    rounds: Mapping[str, Round], words: Words, method: str, chances: bool = True
+) -> Figure:
     """Trees below each other, drafted columns aligned.
 
     Args:
         rounds: by what is written above them; each drafted a tree.
         words: text of a token id, a function or a sequence.
         method: gives the colour of what was kept.
+        chances: whether scores are logarithms of chances, which nodes show as per
+            cent; else they show the score itself.
     """
+    note = percent if chances else score_note
     trees = [with_own_word(one) for one in rounds.values()]
     deep = max(max(tree.depths) for tree in trees)
     rows = [max(layout(tree)) + 1 for tree in trees]
@@ -70,7 +75,7 @@ def token_trees(rounds: Mapping[str, Round], words: Words, method: str) -> Figur
             ylim=(room / ROW - 0.5 - TITLE / ROW, -0.5 - TITLE / ROW),
         )
         ax.set_axis_off()
-        _tree(ax, one, words, look_of(method).colour)
+        _tree(ax, one, words, look_of(method).colour, note)
         ax.text(0.05, -0.85, title, fontsize=9.5, weight="bold", va="center")
         top -= room
     _legend(fig, look_of(method).colour)
@@ -85,7 +90,9 @@ def with_own_word(one: Round) -> TokenTree:
     )
 
 
-def _tree(ax: Axes, one: Round, words: Words, colour: str) -> None:
+def _tree(
+    ax: Axes, one: Round, words: Words, colour: str, note: Callable[[float], str]
+) -> None:
     tree, own = with_own_word(one), len(one.block)
     shown = spelled(tree, one.block[0], words)
     lines, depths = layout(tree), tree.depths
@@ -93,7 +100,7 @@ def _tree(ax: Axes, one: Round, words: Words, colour: str) -> None:
     for node, parent in enumerate(tree.parents, start=1):
         strong = node in kept
         _edge(ax, depths, lines, parent, node, colour if strong else "#b9b9b9", strong)
-    notes = ["anchor", *map(percent, np.exp(one.scores)), "target"]
+    notes = ["anchor", *map(note, one.scores), "target"]
     for node, text in enumerate(shown):
         strong = node in kept
         fill = OWN if node == own else tint(colour, 0.3) if strong else "white"
@@ -112,9 +119,15 @@ def spelled(tree: TokenTree, anchor: int, words: Words) -> list[str]:
     return shown
 
 
-def percent(chance: float) -> str:
-    """Whole per cent; small chances are not rounded to none."""
+def percent(score: float) -> str:
+    """A log-chance as whole per cent; small chances are not rounded to none."""
+    chance = math.exp(score)
     return f"{chance:.0%}" if chance >= 0.005 else "< 1%"
+
+
+def score_note(score: float) -> str:
+    """A score that is no chance, with a true minus sign."""
+    return f"score {score:.1f}".replace("-", "−")
 
 
 def _edge(ax: Axes, depths, lines, parent: int, node: int, colour, strong) -> None:
