@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from xpress_lab.benchmarks.tables import POOLED, labelled
 from xpress_lab.statistics import slot_acceptance
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import (
     INK,
     MUTED,
@@ -220,45 +221,6 @@ def stage_bars(costs: pd.DataFrame) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside upper right", ncols=len(handles))
     return fig
-
-
-def name_ends(
-    ax: Axes,
-    ends: list[tuple[float, str, str]],
-    gap: float = 0.075,
-    leave: Sequence[float | None] | None = None,
-) -> None:
-    """Write (y, text, colour) labels right of the axes, pushed apart where needed.
-
-    Args:
-        gap: least distance between two labels, as a share of the axes' height.
-        leave: the x at which each line ends, ``None`` for the right edge. A thin line
-            then leads from there to its label, which may stand beside another one.
-    """
-    low, high = ax.get_ylim()
-    places = [(y - low) / (high - low) for y, _, _ in ends]
-    order = sorted(range(len(ends)), key=places.__getitem__)
-    for before, now in zip(order, order[1:], strict=False):
-        places[now] = max(places[now], places[before] + gap)
-    excess = max(0.0, places[order[-1]] - 0.99) if order else 0.0
-    style = {"va": "center", "fontsize": 9, "weight": "bold"}
-    for n, (place, (y, text, colour)) in enumerate(zip(places, ends, strict=True)):
-        style["color"], height = colour, place - excess
-        if leave is None:
-            ax.text(1.015, height, text, transform=ax.transAxes, **style)
-        else:
-            _lead(ax, leave[n], y, text, height, style)
-
-
-def _lead(ax: Axes, x: float | None, y: float, text: str, height: float, style) -> None:
-    """A label right of the axes with a thin line to (x, y)."""
-    edge = x is None
-    thread = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.8}
-    thread |= {"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0 if edge else 4}
-    units = ("axes fraction" if edge else "data", "data")
-    label = {"xytext": (1.07, height), "textcoords": "axes fraction"} | style
-    where = {"xycoords": units, "arrowprops": thread, "annotation_clip": False}
-    ax.annotate(text, (1 if edge else x, y), **where, **label)
 
 
 def _bars(lines: pd.DataFrame, value: str, arms: Sequence[str] | None):

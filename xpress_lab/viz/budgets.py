@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from xpress_lab.benchmarks.orthogonality import BOTH, PLANTED, PRODUCT, REFINED
 from xpress_lab.benchmarks.tables import POOLED
 from xpress_lab.presets import TREES
-from xpress_lab.viz.acceptance import TAU_LABEL, name_ends
+from xpress_lab.viz.acceptance import TAU_LABEL
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, budget_of, in_order, label_of, look_of, split_arm
 
 VALUES = {"tau": TAU_LABEL, "speedup": "speed-up over plain decoding"}

@@ -13,7 +13,8 @@ from xpress_lab.benchmarks.tables import (
     tau_by_context,
 )
 from xpress_lab.statistics import degenerate, tau_pooled
-from xpress_lab.viz.acceptance import TAU_LABEL, name_ends, panels
+from xpress_lab.viz.acceptance import TAU_LABEL, panels
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, MUTED, in_order, label_of, look_of, tint
 
 FEW_ROUNDS = 30  # a tau of fewer verifications is noise and is not drawn

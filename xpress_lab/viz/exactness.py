@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from xpress_lab.viz.acceptance import name_ends
+from xpress_lab.viz.labels import name_log_ends
 from xpress_lab.viz.style import INK, look_of, tint
 
 KEPT, NEW = look_of("xpress").colour, "#d9a441"  # min(p, q); the residual
@@ -83,7 +83,7 @@ def p_value_chart(lines: pd.DataFrame) -> Figure:
     ax.set_xticks(sorted(lines["passes"].unique()))
     ax.set_xlabel("Jacobi passes K")
     ax.set_ylabel("p-value (cut off at 1e-30)")
-    _name_log_ends(ax, ends)
+    name_log_ends(ax, ends)
     return fig
 
 
@@ -122,21 +122,6 @@ def _steps(ax: Axes, x: np.ndarray, p: np.ndarray) -> None:
     for place, height in zip(x, p, strict=True):
         ax.plot([place - 0.46, place + 0.46], [height] * 2, color=INK, linewidth=1.8)
     ax.plot([], [], color=INK, linewidth=1.8, label="target's p")
-
-
-def _name_log_ends(ax: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """:func:`name_ends` for a logarithmic axis; ``ends`` hold base-10 logarithms.
-
-    The upper and the lower labels are placed apart, so that a crowd at the top does
-    not push down those at the bottom.
-    """
-    low, high = np.log10(ax.get_ylim())
-    twin = ax.twinx()
-    twin.set_ylim(low, high)
-    twin.set_axis_off()
-    middle = (low + high) / 2
-    name_ends(twin, [end for end in ends if end[0] >= middle])
-    name_ends(twin, [end for end in ends if end[0] < middle])
 
 
 def calibration_dots(lines: pd.DataFrame) -> Figure:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from xpress_lab.viz.acceptance import name_ends
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
 TARGET, DRAFTER = MUTED, look_of("dflash").colour

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from xpress_lab.viz.acceptance import name_ends
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import in_order, label_of, look_of, tint
 
 PANELS = {"tokens_per_second": "tokens a second", "speedup": "speed-up over plain"}

@@ -1,0 +1,83 @@
+"""The figures of notebook 07, from made-up numbers: what they draw and say."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from xpress_lab.viz import style
+from xpress_lab.viz.latency import context_costs, latency_curves, tuning_map
+
+
+@pytest.fixture(autouse=True)
+def fresh_style():
+    style.use_style()
+    yield
+    plt.close("all")
+
+
+def records() -> pd.DataFrame:
+    """Two vocabularies, two ranks; only rank 128 at block 16 is to be drawn."""
+    rows = []
+    for vocab, rank, block in ((4_096, 128, 16), (49_152, 128, 16), (4_096, 64, 8)):
+        size = {"vocab": vocab, "rank": rank, "block": block, "spread": 10.0}
+        for variant, scale in (("plain", 4.0), ("fast", 1.0)):
+            arms = [("xpress", k, scale * vocab / 100 * k) for k in (1, 2, 4)]
+            arms.append(("markov", block - 1, scale * vocab / 10))
+            rows += [
+                size
+                | {"method": method, "variant": variant, "passes": k}
+                | {"microseconds": us, "floor_microseconds": us / 10}
+                for method, k, us in arms
+            ]
+    return pd.DataFrame(rows)
+
+
+def lines_at(ax, heights) -> bool:
+    drawn = [line.get_ydata() for line in ax.get_lines()]
+    return any(len(y) == len(heights) and np.allclose(y, heights) for y in drawn)
+
+
+def test_latency_has_a_panel_per_vocabulary_and_its_floor():
+    fig = latency_curves(records())
+    panels = [ax for ax in fig.axes if ax.get_title("left")]
+    assert [ax.get_title("left") for ax in panels] == ["V = 4,096", "V = 49,152"]
+    for ax, vocab in zip(panels, (4_096, 49_152), strict=True):
+        one = vocab / 100 * np.array([1, 2, 4])
+        assert ax.get_yscale() == "log"
+        assert lines_at(ax, one) and lines_at(ax, 4 * one)  # fast, written out
+        assert lines_at(ax, 4 * one / 10)  # the floor
+        assert lines_at(ax, [vocab / 10] * 2)  # Markov, fast
+    said = {text.get_text() for ax in fig.axes for text in ax.texts}
+    assert {"xPress, fast", "Markov, written out", "reading w2"} <= said
+
+
+def test_context_costs_keep_the_two_parts_apart():
+    table = pd.DataFrame(
+        {
+            "context": [256, 1024] * 2,
+            "arm": ["ar"] * 2 + ["xpress K=6"] * 2,
+            "model_ms": [10.0, 20.0, 15.0, 30.0],
+            "outside_ms": [0.2, 0.2, 0.6, 0.7],
+            "spread": 0.1,
+        }
+    )
+    fig = context_costs(table)
+    inside, outside = fig.axes[:2]
+    assert lines_at(inside, [15, 30]) and lines_at(outside, [0.6, 0.7])
+    assert inside.get_ylim()[0] == outside.get_ylim()[0] == 0
+    assert "outside" in outside.get_ylabel()
+
+
+def test_the_map_of_choices_orders_passes_as_numbers():
+    cases = [("0", 8), ("10", 8), ("2", 8), ("fixed", 8)]
+    measured = pd.DataFrame(cases, columns=["passes", "block"])
+    measured["speedup"] = [0.8, 1.5, 1.2, 1.4]
+    fig = tuning_map(measured)
+    ax = fig.axes[0]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "2", "10", "fixed"]
+    assert [t.get_text() for t in ax.texts] == ["0.80", "1.20", "1.50", "1.40"]
