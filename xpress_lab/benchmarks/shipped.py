@@ -16,7 +16,8 @@ TEXT = ["temperature", "benchmark", "prompt_id", "seed"]  # tell texts apart
 
 
 def shipped_rows(folder: Path | None = None) -> pd.DataFrame:
-    """Rows of every result file, one text at a time, each text of an arm once.
+    """Rows of every result file, each text of an arm once. Those of texts that shared
+    a batch have no times.
 
     Args:
         folder: ``data/results`` unless given. Files of the runner are read in it and
@@ -28,7 +29,6 @@ def shipped_rows(folder: Path | None = None) -> pd.DataFrame:
     if not frames:
         raise LabError(f"No results of the runner in {folder}: run `make results`.")
     rows = pd.concat(frames, ignore_index=True)
-    rows = rows[rows["batch_size"] == 1]
     return rows.drop_duplicates(["tier", *KEY]).reset_index(drop=True)
 
 
