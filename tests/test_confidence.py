@@ -69,20 +69,14 @@ def test_greedy_text_at_any_threshold(target, greedy_text, kind, threshold):
 def test_sampled_texts_keep_the_law(kind, threshold):
     toy = toys.EnumerableTarget(vocab=3)
     method = toy.method(kind, 4, 2, threshold=threshold)
-    assert p_value(toy, method) > 1e-4
+    assert p_value(toy, toys.sampled(toy, method, Sampling(1.0), 2_000, 3)) > 1e-4
 
 
-def p_value(toy, method, seeds: int = 2_000) -> float:
-    sampling, texts, cut = Sampling(1.0), [], set()
-    for seed in range(seeds):
-        out = decode(
-            toy, method, [1, 2], sampling=sampling, max_new_tokens=3, seed=seed
-        )
-        texts.append(out.tokens)
-        cut |= lengths(out)
+def p_value(toy, texts) -> float:
+    cut = {length for text in texts for length in lengths(text)}
     assert len(cut) > 1  # some proposals were cut, and not all alike
-    law = toys.exact_law(sampling.probabilities(toy.logits), 1, 2, 3)
-    return toys.chi_square(torch.tensor(texts), law, 3)
+    law = toys.exact_law(Sampling(1.0).probabilities(toy.logits), 1, 2, 3)
+    return toys.chi_square(torch.tensor([text.tokens for text in texts]), law, 3)
 
 
 def test_a_cut_that_looks_at_the_draft_itself_is_seen():
@@ -105,8 +99,10 @@ def test_a_cut_that_looks_at_the_draft_itself_is_seen():
             return found._replace(tokens=found.tokens[:, :kept], q=found.q[:, :kept])
 
     toy = toys.EnumerableTarget(vocab=3)
-    method = toy.method("xpress", 4, 2)
-    assert p_value(toy, Peeking(method)) < 1e-6
+    method = Peeking(toy.method("xpress", 4, 2))
+    how = {"sampling": Sampling(1.0), "max_new_tokens": 3}
+    texts = [decode(toy, method, [1, 2], seed=seed, **how) for seed in range(2_000)]
+    assert p_value(toy, texts) < 1e-6
 
 
 @pytest.mark.parametrize(

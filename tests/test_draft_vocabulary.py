@@ -103,12 +103,8 @@ def test_sampled_texts_keep_the_law(kind, passes):
     """Tokens that are never drafted still come, as often as the target says."""
     toy = toys.EnumerableTarget(vocab=3)
     method = toy.method(kind, 3, passes, draft_ids=torch.tensor([0, 2]))
-    sampling, texts = Sampling(1.0), []
-    for seed in range(1_500):
-        out = decode(
-            toy, method, [1, 2], sampling=sampling, max_new_tokens=3, seed=seed
-        )
-        texts.append(out.tokens)
+    sampling = Sampling(1.0)
+    texts = [text.tokens for text in toys.sampled(toy, method, sampling, 2_000, 3)]
     law = toys.exact_law(sampling.probabilities(toy.logits), 1, 2, 3)
     assert toys.chi_square(torch.tensor(texts), law, 3) > 1e-4
 

@@ -42,12 +42,7 @@ def test_anchor_first_blocks_are_lossless(target, greedy_text, kind, block_size)
 def test_anchor_first_blocks_keep_the_law(kind, temperature):
     toy, sampling = toys.EnumerableTarget(vocab=3), Sampling(temperature)
     method = toy.method(kind, 3, 0, anchor_first=True)
-    texts = [
-        decode(
-            toy, method, [1, 2], sampling=sampling, max_new_tokens=3, seed=seed
-        ).tokens
-        for seed in range(2_000)
-    ]
+    texts = [text.tokens for text in toys.sampled(toy, method, sampling, 2_000, 3)]
     law = toys.exact_law(sampling.probabilities(toy.logits), 1, 2, 3)
     assert toys.chi_square(torch.tensor(texts), law, 3) > 1e-4
 

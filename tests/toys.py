@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from xpress_lab.batching import decode_batch
 from xpress_lab.cache import KVCache
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
 from xpress_lab.methods import BlockMethod, Proposal
@@ -372,6 +373,18 @@ def exact_law(table: torch.Tensor, first: int, second: int, length: int):
             chance *= float(table[path[place], path[place + 1], path[place + 2]])
         law.append(chance)
     return torch.tensor(law, dtype=torch.float64)
+
+
+def sampled(target, method, sampling, count: int, new: int, prompt=(1, 2)) -> list:
+    """Texts of seeds 0 to ``count`` - 1, many side by side: that each is the one that
+    it would be alone is for test_batching to say."""
+    texts = []
+    for first in range(0, count, 250):
+        seeds = list(range(first, min(first + 250, count)))
+        prompts = [list(prompt)] * len(seeds)
+        how = {"sampling": sampling, "max_new_tokens": new, "seeds": seeds}
+        texts += decode_batch(target, method, prompts, **how)
+    return texts
 
 
 def word_index(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
