@@ -6,8 +6,11 @@ weights do not depend on what is trained beside it.
 """
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
 
 import torch
 from tqdm import tqdm
@@ -30,3 +33,11 @@ def side_by_side(train: Callable[[str, int], None], stages: Sequence[str]) -> No
 def _one_core(lock) -> None:
     torch.set_num_threads(1)
     tqdm.set_lock(lock)  # bars of several processes share one terminal
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Stop when whoever started this process is gone, however it went: a run that was
+    killed and started again would else train every arm twice, into the same files."""
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
