@@ -18,6 +18,18 @@ def own_style():
         yield
 
 
+@pytest.fixture
+def house_style(own_style):
+    """The lab's look, for a test that draws; its figures are closed behind it."""
+    from matplotlib import pyplot
+
+    from xpress_lab.viz.style import use_style
+
+    use_style()
+    yield
+    pyplot.close("all")
+
+
 @pytest.fixture(scope="session")
 def target():
     """A random float64 Qwen3 with a tied head."""

@@ -4,7 +4,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,17 +13,13 @@ from matplotlib.colors import to_hex
 from xpress_lab.benchmarks.ablation import BARE, VARIANTS, WHOLE
 from xpress_lab.benchmarks.costs import HEAD_PARTS
 from xpress_lab.decoding import Generation, Round
-from xpress_lab.viz import anatomy, exactness, identity, style
+from xpress_lab.viz import anatomy, exactness, identity
 from xpress_lab.viz.refiner_diagram import refiner_diagram
 
 WORDS = ["Anna", " lives", " in", " Paris", "\n", "$"]
 
 
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 def texts(fig) -> list[str]:

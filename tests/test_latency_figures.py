@@ -4,20 +4,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from xpress_lab.viz import style
 from xpress_lab.viz.latency import context_costs, latency_curves, tuning_map
 
-
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 def records() -> pd.DataFrame:

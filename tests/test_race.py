@@ -12,16 +12,10 @@ import pytest
 from xpress_lab.benchmarks.recording import Lane, record
 from xpress_lab.errors import LabError
 from xpress_lab.lab import load_lab
-from xpress_lab.viz import style
 from xpress_lab.viz.race import COLUMNS, layout, moments_of, race, race_sentence
 from xpress_lab.viz.race_player import FRAMES, RacePlayer
 
-
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 SLOW = Lane("ar", ("One", " two", " three", "."), (1, 1, 1, 1), (0.0, 1.0, 2.0, 3.0))

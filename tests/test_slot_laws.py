@@ -14,7 +14,6 @@ from toys import PROMPT, full_logits, make_method
 from xpress_lab.benchmarks.slot_laws import distance, most_telling, slot_laws
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.viz import style
 from xpress_lab.viz.block_inspector import BlockInspector
 from xpress_lab.viz.slot_laws import LEAST, contenders, slot_picture, slot_sentence
 
@@ -22,11 +21,7 @@ BLOCK = 6
 WORDS = [f" w{n}" for n in range(40)]
 
 
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,9 @@ from xpress_lab.benchmarks.shipped import on_shared_texts, shipped_rows
 from xpress_lab.benchmarks.tables import labelled
 from xpress_lab.errors import LabError
 from xpress_lab.statistics import tau_pooled
-from xpress_lab.viz import style
 from xpress_lab.viz.tau_explorer import EVERY, TauExplorer, compare, tau_sentence
 
-
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -14,7 +13,7 @@ from xpress_lab.benchmarks.orthogonality import BOTH, PLANTED, PRODUCT, REFINED
 from xpress_lab.decoding import Round
 from xpress_lab.errors import LabError
 from xpress_lab.trees import TokenTree
-from xpress_lab.viz import budgets, scaling, style
+from xpress_lab.viz import budgets, scaling
 from xpress_lab.viz.token_tree import (
     layout,
     percent,
@@ -30,11 +29,7 @@ WORDS = ["Anna", " lives", " in", " Paris", " Rome", " $", "\n"]
 TREE = TokenTree([1, 2, 5, 3, 4], [0, 1, 0, 2, 2], [-0.1, -0.2, -2.0, -0.9, -9.0])
 
 
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 def texts(fig) -> list[str]:

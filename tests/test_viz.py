@@ -39,11 +39,7 @@ from xpress_lab.viz.widgets import JacobiStepper
 WORDS = [" Anna", " lives", " in", " Paris", ".", "\n", "    ", " carpenter", " $", ""]
 
 
-@pytest.fixture(autouse=True)
-def fresh_style():
-    style.use_style()
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("house_style")
 
 
 def a_round(accepted: int = 2, passes: int = 3) -> Round:
