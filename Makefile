@@ -15,8 +15,8 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results layers losses \
-    notebooks book lock clean \
+.PHONY: help install reproduce lab test lint train results costs laptop layers \
+    losses notebooks book lock clean \
     python-ok
 
 help: ## list the targets
@@ -57,6 +57,7 @@ TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 
     --temperature 0 --temperature 1
 BATCHES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --batch-size 1,4,16,32 \
     --limit 22 --turns 5 --methods ar,dflash,markov,xpress --temperature 0 --temperature 1
+CERTIFICATES := --candidates 16,64,256,1024 --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
@@ -67,6 +68,23 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(TREES) --out data/results/trees.csv
 	rm -f data/results/batches.csv
 	$(BATCHES) --out data/results/batches.csv
+
+costs: $(INSTALLED) ## measure the shipped times of passes and rounds anew (leave it alone)
+	rm -f $(addprefix data/results/,kernels.csv tuning.csv certificates.csv)
+	$(BIN)/xpress-lab bench --kernels --device cpu --out data/results/kernels.csv
+	$(BIN)/xpress-lab bench --tune --limit 8 --out data/results/tuning.csv
+	$(BIN)/xpress-lab bench $(CERTIFICATES) --limit 72 --seed 0 --seed 1 --seed 2 \
+	    --out data/results/certificates.csv
+
+LAPTOP := --tier laptop --dtype bfloat16 $(if $(PROMPTS),--prompts $(PROMPTS))
+laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make laptop PROMPTS=DIR
+	$(BIN)/xpress-lab fetch laptop
+	$(BIN)/xpress-lab evaluate $(LAPTOP) --out data/results/laptop
+	$(BIN)/xpress-lab bench $(LAPTOP) --tune --limit 2 --out data/results/laptop/tuning.csv
+	$(BIN)/xpress-lab bench $(LAPTOP) --context 256,1024,4096 \
+	    --methods ar,dflash,markov,xpress --out data/results/laptop/context.csv
+	$(BIN)/xpress-lab bench $(LAPTOP) $(CERTIFICATES) --limit 10 \
+	    --out data/results/laptop/certificates.csv
 
 layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 layers
 	$(BIN)/xpress-lab sweep-layers --layers 1,2,3 --out outputs/layers

@@ -29,11 +29,12 @@ from toys import PROMPT, EnumerableTarget, chi_square, exact_law, make_method
 from xpress_lab import batching, load_lab
 from xpress_lab.batching import close_gaps, decode_batch
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
+from xpress_lab.block_method import BlockDrafting
 from xpress_lab.cache import KVCache
 from xpress_lab.decoding import decode
 from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockDrafting, PlainDecoding, Proposal
+from xpress_lab.methods import PlainDecoding, Proposal
 from xpress_lab.presets import FAMILIES
 from xpress_lab.sampling import RowStreams, Sampling, Streams, draw, uniform
 from xpress_lab.tree_methods import tree_method

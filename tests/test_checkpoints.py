@@ -16,10 +16,10 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod
 from xpress_lab.sampling import Sampling
 
 KINDS = ["dflash", *MARKOV_TYPES, "xpress"]

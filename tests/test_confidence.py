@@ -14,11 +14,11 @@ import torch
 import toys
 from torch.testing import assert_close
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import MARKOV_TYPES, Arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod
 from xpress_lab.presets import ArmRecipe
 from xpress_lab.refiners.confidence import leading_sure
 from xpress_lab.sampling import Sampling

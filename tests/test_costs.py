@@ -305,6 +305,16 @@ def test_bench_prints_flat_records(run):
         assert isinstance(found, list) and column in found[0]
 
 
+def test_costs_go_to_a_file_that_says_how_they_were_made(run, tmp_path):
+    file = tmp_path / "kernels.csv"
+    words = ("--kernels", "--seconds", "0", "--device", "cpu", "--out", str(file))
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found = pd.read_csv(file)
+    assert len(found) == len(json.loads(result.stdout))
+    assert {"microseconds", "command", "commit", "machine", "versions"} <= set(found)
+
+
 def test_tuning_ends_in_words(run):
     result = run("--tune", "--benchmarks", "chat", "--limit", "1")
     assert result.exit_code == 0, result.output

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod
 from xpress_lab.sampling import Sampling
 from xpress_lab.training.draft_vocabulary import choose_draft_vocabulary
 from xpress_lab.training.texts import TextSet

@@ -14,6 +14,7 @@ from toys import EnumerableTarget, exact_law, full_logits, generate, tiny_target
 
 from xpress_lab.benchmarks.identity import logits_by_width, margins
 from xpress_lab.benchmarks.openings import opening_law, opening_p_value, openings
+from xpress_lab.block_method import BlockDrafting
 from xpress_lab.enumerable import (
     Joint,
     conditional,
@@ -35,7 +36,6 @@ from xpress_lab.exactness import (
     speculate,
 )
 from xpress_lab.jacobi import solve_in_order
-from xpress_lab.methods import BlockDrafting
 from xpress_lab.sampling import Sampling, Streams
 
 ROWS = 60_000

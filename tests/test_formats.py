@@ -17,10 +17,10 @@ import pytest
 import torch
 import toys
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod
 
 BLOCK, RANK = foreign.BLOCK, foreign.RANK
 

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import xpress_lab
+from xpress_lab.argmax import first_argmax
 from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.kernels import plain
 from xpress_lab.kernels.noise import Noise, gumbel, philox, uniform
-from xpress_lab.kernels.runner import PassRunner, SerialRunner, kernels_for
+from xpress_lab.kernels.runner import kernels_for, parallel, recorded, serial
 from xpress_lab.sampling import Sampling
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -239,14 +240,8 @@ def test_latent_rounds_once_to_the_type_of_its_input():
 def test_pass_runner_is_the_solver(kernels, passes, temperature):
     """Block after block through the same buffers, each with noise of its own."""
     first = Block(1)
-    runner = PassRunner(
-        first.head,
-        first.base,
-        first.hidden,
-        passes,
-        temperature=temperature,
-        kernels=kernels,
-    )
+    solver = parallel(first.head, passes, temperature, kernels)
+    runner = recorded(solver, first.base, first.hidden)
     for number in (5, 6):
         block = Block(number)
         block.head = first.head
@@ -254,34 +249,40 @@ def test_pass_runner_is_the_solver(kernels, passes, temperature):
         if temperature:
             noise = gumbel(key(number), block.base.shape)
             how = {"sampling": Sampling(temperature), "noise": noise}
-        found = runner(*block.inputs, key=number)
+        found, scores = runner(*block.inputs, number)
         assert torch.equal(found, block.solve(passes, **how))
+        assert (scores is None) == (temperature == 0)
+        if temperature:  # what the tokens follow, given the noise
+            assert torch.equal(first_argmax(scores + noise), found)
 
 
 @both
 def test_serial_runner_is_serial_decoding(kernels):
     block = Block(2, kind="markov")
-    runner = SerialRunner(block.head, block.base, block.hidden, kernels=kernels)
+    runner = recorded(serial(block.head, kernels=kernels), block.base, block.hidden)
 
     def step(k, drafted, state):
         bias, state = block.head.step(None, drafted[:, -1], state)
         return block.base[:, k] + bias, state
 
     expected = solve_sequentially(step, block.base, block.anchor).tokens
-    assert torch.equal(runner(*block.inputs), expected)
+    assert torch.equal(runner(*block.inputs, 0)[0], expected)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
 def test_a_captured_graph_replays_on_new_blocks():
     for temperature in (0.0, 1.0):
         block = Block(8, vocab=5000, rank=64)
-        how = {"passes": 4, "temperature": temperature}
-        runner = PassRunner(block.head, block.base, block.hidden, **how)
-        plainly = PassRunner(block.head, block.base, block.hidden, kernels=plain, **how)
+        fast, slow = (
+            recorded(
+                parallel(block.head, 4, temperature, kernels), block.base, block.hidden
+            )
+            for kernels in (None, plain)
+        )
         for number in range(4):
             other = Block(number + 20, vocab=5000, rank=64)
-            tokens = runner(*other.inputs, key=number).clone()
-            assert torch.equal(tokens, plainly(*other.inputs, key=number))
+            tokens = fast(*other.inputs, number)[0].clone()
+            assert torch.equal(tokens, slow(*other.inputs, number)[0])
 
 
 def test_a_cpu_gets_the_plain_twins():

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 import toys
 from torch.testing import assert_close
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import MARKOV_TYPES, Arm, load_arm, save_arm
 from xpress_lab.decoding import decode
 from xpress_lab.drafters.dflash import DFlashDrafter
-from xpress_lab.methods import BlockMethod, Request
+from xpress_lab.methods import Request
 from xpress_lab.sampling import Sampling, Streams
 from xpress_lab.training.blocks import make_blocks
 from xpress_lab.training.states import target_states

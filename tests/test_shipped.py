@@ -14,10 +14,10 @@ from xpress_lab import load_lab
 from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.peers import generate
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
+from xpress_lab.block_method import BlockDrafting
 from xpress_lab.decoding import decode
 from xpress_lab.files import read_json
 from xpress_lab.jacobi import solve, solve_in_order
-from xpress_lab.methods import BlockDrafting
 from xpress_lab.pocket.corpus import training_mix
 from xpress_lab.presets import FAMILIES, data_folder, get_tier
 from xpress_lab.training.held_out import fingerprint, strip_end

@@ -20,11 +20,11 @@ import toys
 from torch import nn
 from torch.testing import assert_close
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.borrowed import Borrowed
 from xpress_lab.checkpoints import Arm, new_confidence
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod
 from xpress_lab.presets import ArmRecipe
 from xpress_lab.target import Target
 from xpress_lab.training import arms

@@ -13,9 +13,10 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from xpress_lab.batching import decode_batch
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.cache import KVCache
 from xpress_lab.drafters.dflash import DFlashConfig, DFlashDrafter
-from xpress_lab.methods import BlockMethod, Proposal
+from xpress_lab.methods import Proposal
 from xpress_lab.refiners.confidence import ConfidenceHead
 from xpress_lab.refiners.markov import GatedMarkovHead, MarkovHead, RNNMarkovHead
 from xpress_lab.refiners.xpress import XPressHead

@@ -64,8 +64,7 @@ class KVCache:
         """
         new = keys.shape[2]
         end = self.length + new
-        if end > self.capacity:
-            raise LabError(f"Cache of {self.capacity} tokens is full: {end} needed.")
+        self.check_room(new)
         stored_keys, stored_values = self.keys[layer_idx], self.values[layer_idx]
         if self.ragged:
             rows, places = self._places(new)
@@ -75,6 +74,12 @@ class KVCache:
             stored_keys[:, :, self.length : end] = keys
             stored_values[:, :, self.length : end] = values
         return stored_keys[:, :, :end], stored_values[:, :, :end]
+
+    def check_room(self, new: int) -> None:
+        """Raise unless so many more tokens fit behind the longest row."""
+        end = self.length + new
+        if end > self.capacity:
+            raise LabError(f"Cache of {self.capacity} tokens is full: {end} needed.")
 
     def advance(self, count: int) -> None:
         """Count ``count`` freshly written tokens as present, in every row."""

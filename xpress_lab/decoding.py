@@ -170,21 +170,26 @@ def decode(
         out = target.forward(block, cache, method.tap_ids, **where)
         watch.lap("verify")
 
-        block_ids = block[0].tolist()
         if tree is None:
             drafts, q = proposal.tokens, proposal.q
             verdict = accept(out.logits, drafts, q, sampling, streams)
-            anchor, last = verdict.next_token, int(verdict.accepted)
+            anchor = verdict.next_token
+            known = torch.cat([block[0], anchor, verdict.accepted])
+            *block_ids, next_token, last = known.tolist()  # the only wait for a device
             rows, said, shape = slice(last + 1), block_ids[1 : last + 1], ()
             cache.crop(start + last + 1)  # the new anchor has not been run yet
         else:
-            choices = choose(out.logits[0], sampling, streams)
+            choices, block_ids = (
+                choose(out.logits[0], sampling, streams),
+                block[0].tolist(),
+            )
             rows = tree.walk(choices.tolist())
             anchor, last = choices[rows[-1:]], rows[-1]
+            next_token = int(anchor)
             said = [block_ids[row] for row in rows[1:]]
             shape = tree.parents, rows[1:], tree.scores
             cache.keep(start, rows)
-        kept, next_token = len(said), int(anchor)
+        kept = len(said)
         emitted = writer.write([*said, next_token])
         trace = [step[0].tolist() for step in proposal.trace or []]
         text.rounds.append(

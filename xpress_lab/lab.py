@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from xpress_lab.batching import decode_batch
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.checkpoints import (
     CONFIDENCE,
     Arm,
@@ -17,9 +18,10 @@ from xpress_lab.decoding import Generation, decode
 from xpress_lab.devices import memory, pick_device, pick_dtype
 from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod, Method, PlainDecoding
+from xpress_lab.methods import Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
 from xpress_lab.presets import BLOCKS, METHODS, PretrainedTarget, Tier, get_tier
+from xpress_lab.replayed import ReplayedMethod, ReplayedTarget
 from xpress_lab.sampling import Sampling
 from xpress_lab.spoken import Spoken
 from xpress_lab.target import Target, weight_bytes
@@ -30,12 +32,25 @@ TENSORS = "model.safetensors"
 
 
 class Lab:
-    """A target and its trained arms; arms are read from disk when first asked for."""
+    """A target and its trained arms; arms are read from disk when first asked for.
 
-    def __init__(self, tier: Tier, folder: Path, device: torch.device, dtype):
+    Args:
+        replay: record calls and replay them; by default on CUDA, where it is quicker.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        replay: bool | None = None,
+    ):
         self.tier, self.folder = tier, folder
         check_target(tier, device, dtype)
-        self.target = Target.load(tier.target_folder(folder), device, dtype)
+        replay = device.type == "cuda" if replay is None else replay
+        kind = ReplayedTarget if replay else Target
+        self.target = kind.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
         self._ngram: NGram | None = None
 
@@ -252,7 +267,8 @@ def arm_method(
     candidates: int | None = None,
 ) -> BlockMethod:
     """An arm made ready to draft: its head folded; arguments as in Lab.method."""
-    return BlockMethod(
+    kind = ReplayedMethod if isinstance(target, ReplayedTarget) else BlockMethod
+    return kind(
         name or arm.kind,
         target,
         arm.drafter,
@@ -271,6 +287,7 @@ def load_lab(
     device: str = "auto",
     dtype: str = "float32",
     folder: str | Path | None = None,
+    replay: bool | None = None,
 ) -> Lab:
     """Load a tier.
 
@@ -279,7 +296,8 @@ def load_lab(
         device: ``auto`` (cuda, else mps, else cpu) or one of them.
         dtype: ``float32`` (exact comparisons), ``bfloat16``, ``float16``, ``float64``.
         folder: checkpoints from elsewhere; by default data/checkpoints/TIER.
+        replay: see :class:`Lab`.
     """
     chosen = get_tier(tier)
     where = Path(folder) if folder else chosen.folder()
-    return Lab(chosen, where, pick_device(device), pick_dtype(dtype))
+    return Lab(chosen, where, pick_device(device), pick_dtype(dtype), replay)

@@ -113,10 +113,12 @@ class Target:
             raise LabError("This tokenizer has no spare token to serve as a mask.")
         return max(spare)
 
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
+    def new_cache(
+        self, rows: int, capacity: int, kind: type[KVCache] = KVCache
+    ) -> KVCache:
         """An empty cache for ``rows`` texts of at most ``capacity`` tokens."""
         config = self.config
-        return KVCache(
+        return kind(
             layers=config.num_hidden_layers,
             rows=rows,
             heads=config.num_key_value_heads or config.num_attention_heads,

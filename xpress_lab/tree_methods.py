@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import torch
 
+from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockDrafting, BlockMethod, Proposal
+from xpress_lab.methods import Proposal
 from xpress_lab.ngram import NGram
 from xpress_lab.trees import (
     AUXILIARY_WEIGHT,

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
+from xpress_lab.block_method import BlockDrafting
 from xpress_lab.decoding import decode
 from xpress_lab.lab import Lab
-from xpress_lab.methods import BlockDrafting
 
 
 class Blocks(NamedTuple):

@@ -8,9 +8,9 @@ kept; only then does the target answer the question that the head was asked.
 import numpy as np
 import pandas as pd
 
+from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import decode
 from xpress_lab.lab import DEFAULT_PASSES, Lab, arm_method
-from xpress_lab.methods import BlockDrafting, BlockMethod
 from xpress_lab.sampling import Sampling
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import decode
 from xpress_lab.lab import Lab
-from xpress_lab.methods import BlockDrafting, BlockMethod
 from xpress_lab.sampling import Sampling
 
 COUNTS = (16, 64, 256, 1024)

@@ -15,10 +15,11 @@ import torch
 
 from xpress_lab.benchmarks.runner import as_frame, read_rows
 from xpress_lab.benchmarks.tables import summary
+from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import Round, decode
 from xpress_lab.errors import LabError
 from xpress_lab.lab import Lab
-from xpress_lab.methods import BlockDrafting, BlockMethod, Method
+from xpress_lab.methods import Method
 from xpress_lab.presets import data_folder
 from xpress_lab.statistics import (
     Interval,

@@ -31,8 +31,8 @@ from xpress_lab.argmax import first_argmax
 from xpress_lab.candidates import COUNT, WORTHWHILE, solve_by_candidates
 from xpress_lab.devices import synchronize
 from xpress_lab.jacobi import Solution, solve, solve_sequentially
-from xpress_lab.kernels.runner import PassRunner, SerialRunner
-from xpress_lab.provenance import git_commit, machine, versions
+from xpress_lab.kernels.runner import parallel, recorded, serial
+from xpress_lab.provenance import how_made
 from xpress_lab.refiners.markov import MarkovHead
 from xpress_lab.refiners.xpress import XPressHead
 from xpress_lab.screening import screen_for
@@ -167,10 +167,10 @@ class Blocks:
                 return self.serial(fast=True)
             return lambda n: self.solved(n, arm.passes, self.count).tokens
         if arm.method == "markov":
-            runner = SerialRunner(self.markov, base, hidden)
+            graph = recorded(serial(self.markov), base, hidden)
         else:
-            runner = PassRunner(self.head, base, hidden, arm.passes)
-        return lambda n: runner(*self.block(n))
+            graph = recorded(parallel(self.head, arm.passes), base, hidden)
+        return lambda n: graph(*self.block(n), 0)[0]
 
     def works(self, passes: tuple[int, ...]) -> dict[Arm, Work]:
         """Every arm with what it does."""
@@ -231,9 +231,7 @@ def refiner_latency(
         "device": device.type,
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "machine": machine(),
-        "git_commit": git_commit(),
-        "versions": versions(),
+        **how_made(),
     }
     sizes = list(itertools.product(grid.vocabularies, grid.ranks, grid.blocks))
     weight = sum((v * r) ** 0.5 for v, r, _ in sizes)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.decoding import Generation
 from xpress_lab.errors import LabError
-from xpress_lab.methods import BlockMethod, Request
+from xpress_lab.methods import Request
 from xpress_lab.target import Target
 
 

@@ -24,6 +24,7 @@ from xpress_lab.cli.shared import (
     print_records,
     print_summary,
     print_throughput,
+    save_records,
     show,
 )
 from xpress_lab.errors import LabError
@@ -116,20 +117,22 @@ def bench(
     with clear_errors():
         sizes = parse_sizes(batch_size)
         if kernels:
-            return print_records(latencies(device, dtype, seconds), as_json)
+            found = latencies(device, dtype, seconds)
+            return print_records(found, as_json, out_file)
         lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         texts = {n: reading.read_prompts(folder, n, limit) for n in wanted}
         temperatures, seeds = tuple(temperature or [0.0]), tuple(seed or [0])
         if tune:
-            return print_tuning(lab, texts, as_json)
+            return print_tuning(lab, texts, as_json, out_file)
         if candidates is not None:
             from xpress_lab.benchmarks.certificates import certificate_failures
 
             counts = parse_counts(candidates, "--candidates")
             how = counts, temperatures, seeds, max_new_tokens
-            return print_records(certificate_failures(lab, texts, *how), as_json)
+            found = certificate_failures(lab, texts, *how)
+            return print_records(found, as_json, out_file)
         names = lab.trained() if methods == "all" else parse_names(methods)
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
@@ -140,7 +143,7 @@ def bench(
             words = [token for some in texts.values() for token in encoded(lab, some)]
             lengths = parse_counts(context, "--context")
             found = round_costs(lab, run_arms(names, ks), words, lengths, turns)
-            return print_records(found, as_json)
+            return print_records(found, as_json, out_file)
         thresholds = parse_thresholds(confidence)
         if any(thresholds) and sizes != (1,):
             raise LabError(
@@ -189,14 +192,17 @@ def latencies(device: str, dtype: str, seconds: float):
     return pd.DataFrame(refiner_latency(where, kind, seconds=seconds, say=say))
 
 
-def print_tuning(lab, texts: dict[str, list[str]], as_json: bool) -> None:
-    """The reader's cost model and the published one."""
+def print_tuning(
+    lab, texts: dict[str, list[str]], as_json: bool, path: Path | None
+) -> None:
+    """The reader's cost model and the published one; the first goes to a file."""
     import pandas as pd
 
     from xpress_lab.benchmarks.cost_model import published_costs, tune, verdict
 
     measured = tune(lab, [prompt for some in texts.values() for prompt in some])
     costs = published_costs()
+    save_records(measured, path)
     if as_json:
         print_records(pd.concat([measured, costs]), as_json)
         return

@@ -98,8 +98,18 @@ def show(frame, title: str, digits: int = 2) -> None:
     out.print(table)
 
 
-def print_records(frame, as_json: bool) -> None:
-    """A frame as a list of flat records, or as a table."""
+def save_records(frame, path: Path | None) -> None:
+    """A frame as a CSV that says how it was made, if a path is given."""
+    from xpress_lab.files import write_text
+    from xpress_lab.provenance import how_made
+
+    if path is not None:
+        write_text(path, frame.assign(**how_made()).to_csv(index=False))
+
+
+def print_records(frame, as_json: bool, path: Path | None = None) -> None:
+    """A frame as a list of flat records, or as a table; to a CSV too, if asked."""
+    save_records(frame, path)
     if as_json:
         typer.echo(frame.to_json(orient="records"))
     else:

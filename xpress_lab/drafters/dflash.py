@@ -162,10 +162,12 @@ class Drafter(nn.Module):
             positions, config.head_dim, config.rope_theta, self.norm.weight.dtype
         )
 
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
+    def new_cache(
+        self, rows: int, capacity: int, kind: type[KVCache] = KVCache
+    ) -> KVCache:
         """An empty cache for this drafter's keys and values."""
         config, weight = self.config, self.norm.weight
-        return KVCache(
+        return kind(
             len(self.layers),
             rows,
             config.num_key_value_heads,

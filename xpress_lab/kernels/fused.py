@@ -11,6 +11,7 @@ tests. With TRITON_INTERPRET=1 in the environment the kernels run on a CPU, slow
 """
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -94,6 +95,14 @@ def read_out(
 ) -> torch.Tensor:
     """See :func:`xpress_lab.kernels.plain.read_out`."""
     return _first_tops(w2.contiguous(), z.contiguous(), base, noise)
+
+
+def scores(
+    base: torch.Tensor, w2: torch.Tensor | None = None, z: torch.Tensor | None = None
+) -> torch.Tensor:
+    """See :func:`xpress_lab.kernels.plain.scores`: in float32, as the kernels sum."""
+    wide = base.float()
+    return wide if z is None else wide + F.linear(z.float(), w2.float())
 
 
 def _first_tops(w2, z, base, noise):

@@ -42,4 +42,12 @@ def read_out(
         base: ``[N, S, V]`` the drafter's logits.
         noise: added to logits over temperature; ``None`` at T = 0.
     """
-    return choose(F.linear(z, w2).add_(base), noise)
+    return choose(scores(base, w2, z), noise)
+
+
+def scores(
+    base: torch.Tensor, w2: torch.Tensor | None = None, z: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The logits ``[N, S, V]`` that :func:`read_out` compares, written out; without z
+    those that :func:`choose` does. A draft's q must be made of these and no others."""
+    return base if z is None else F.linear(z, w2).add_(base)

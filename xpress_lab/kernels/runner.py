@@ -1,11 +1,9 @@
-"""Refiners of fixed size: static buffers, K passes, and on CUDA one graph to replay.
+"""A block solved without the host: K passes, serial steps, or the bare choice.
 
-A pass is a handful of small kernels, and launching them one by one from Python costs
-more than running them. A graph launches all passes of a block at once, without the
-host in between. It cannot stop early, so it always makes K passes; in exact arithmetic
-the tokens are those of :func:`xpress_lab.jacobi.solve` with the same K and noise.
+What :mod:`xpress_lab.jacobi` does with a look at every pass, these do as fixed work,
+which :class:`xpress_lab.graphs.Graph` can record: always K passes, whose tokens are in
+exact arithmetic those of :func:`xpress_lab.jacobi.solve` with the same K and noise.
 
-Elsewhere than on CUDA the same code simply runs, so that it can be tested anywhere.
 Shapes: N rows, S drafted slots, B = S + 1, H hidden size, V vocabulary.
 """
 
@@ -15,10 +13,13 @@ from types import ModuleType
 
 import torch
 
+from xpress_lab.graphs import Graph
 from xpress_lab.kernels import plain
 from xpress_lab.kernels.noise import Noise
 
-WARM_UPS = 3  # before a capture, so that nothing is compiled or allocated inside it
+# hidden [N, B, H], base [N, S, V], anchor and before_anchor [N], key [1] of the noise
+# -> tokens [N, S], and at T > 0 the scores [N, S, V] whose softmax they follow
+Solver = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 def kernels_for(device: torch.device) -> ModuleType:
@@ -30,106 +31,67 @@ def kernels_for(device: torch.device) -> ModuleType:
     return plain
 
 
-class Runner:
-    """The buffers of a block and the work on them; :meth:`work` says what that is.
+def recorded(solver: Solver, base: torch.Tensor, hidden: torch.Tensor) -> Graph:
+    """A solver on buffers for blocks like this one."""
+    ids = torch.zeros(len(base), dtype=torch.int64, device=base.device)
+    return Graph(solver, hidden, base, ids, ids, ids[:1])
+
+
+def choosing(temperature: float = 0.0, kernels: ModuleType | None = None) -> Solver:
+    """The bare drafter: each slot by its base logits alone."""
+
+    def solver(hidden, base, anchor, before_anchor, key):
+        chosen = kernels or kernels_for(base.device)
+        if not temperature:
+            return chosen.choose(base), None
+        tokens = chosen.choose(base, Noise(key, temperature))
+        return tokens, chosen.scores(base) / temperature
+
+    return solver
+
+
+def parallel(
+    head, passes: int, temperature: float = 0.0, kernels: ModuleType | None = None
+) -> Solver:
+    """xPress: K Jacobi passes over the whole vocabulary.
 
     Args:
-        head: folded, on the device where the work is to be done.
-        base: ``[N, S, V]`` an example of base logits, for shape, dtype and device.
-        hidden: ``[N, B, H]`` an example of hidden states.
-        temperature: 0 for argmax; otherwise noise of a key given for each block.
-        kernels: a module with ``latent``, ``choose`` and ``read_out``.
+        head: folded.
     """
 
-    def __init__(
-        self,
-        head,
-        base: torch.Tensor,
-        hidden: torch.Tensor,
-        temperature: float = 0.0,
-        kernels: ModuleType | None = None,
-    ):
-        self.head, self.kernels = head, kernels or kernels_for(base.device)
-        self.base, self.hidden = base.clone(), hidden.clone()
-        ends = torch.zeros(2, len(base), dtype=torch.int64, device=base.device)
-        self.before_anchor, self.anchor = ends[0], ends[1]
-        self.key = torch.zeros(1, dtype=torch.int64, device=base.device)
-        self.noise = Noise(self.key, temperature) if temperature else None
-        self.replay: Callable[[], None] = self._run
-        if base.device.type == "cuda":
-            with torch.cuda.device(self.base.device):
-                self.replay = self._capture()
-
-    def work(self) -> torch.Tensor:
-        """From the buffers to tokens ``[N, S]``."""
-        raise NotImplementedError
-
-    @torch.inference_mode()
-    def __call__(
-        self,
-        hidden: torch.Tensor,
-        base: torch.Tensor,
-        anchor: torch.Tensor,
-        before_anchor: torch.Tensor,
-        key: int = 0,
-    ) -> torch.Tensor:
-        """Tokens ``[N, S]`` of a block; the next call overwrites them."""
-        self.hidden.copy_(hidden)
-        self.base.copy_(base)
-        self.anchor.copy_(anchor)
-        self.before_anchor.copy_(before_anchor)
-        self.key.fill_(key)
-        self.replay()
-        return self.tokens
-
-    def _run(self) -> None:
-        self.tokens = self.work()
-
-    @torch.inference_mode()
-    def _capture(self) -> Callable[[], None]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self._run()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._run()
-        return graph.replay
-
-
-class PassRunner(Runner):
-    """xPress: K Jacobi passes over the whole vocabulary."""
-
-    def __init__(self, head, base, hidden, passes: int, **how):
-        self.passes = passes
-        super().__init__(head, base, hidden, **how)
-
-    def work(self) -> torch.Tensor:
-        head, kernels = self.head, self.kernels
-        prepared = head.prepare(self.hidden)
-        tokens = kernels.choose(self.base, self.noise)
-        ends = torch.stack([self.before_anchor, self.anchor], dim=1)
-        for _ in range(self.passes):
+    def solver(hidden, base, anchor, before_anchor, key):
+        chosen = kernels or kernels_for(base.device)
+        noise = Noise(key, temperature) if temperature else None
+        prepared, z = head.prepare(hidden), None
+        tokens = chosen.choose(base, noise)
+        ends = torch.stack([before_anchor, anchor], dim=1)
+        for _ in range(passes):
             previous = torch.cat([ends, tokens[:, :-1]], dim=1)
-            z = kernels.latent(head, prepared, previous)
-            tokens = kernels.read_out(head.w2, z, self.base, self.noise)
-        return tokens
+            z = chosen.latent(head, prepared, previous)
+            tokens = chosen.read_out(head.w2, z, base, noise)
+        if noise is None:
+            return tokens, None
+        return tokens, chosen.scores(base, head.w2, z) / temperature
+
+    return solver
 
 
-class SerialRunner(Runner):
-    """A vanilla Markov head at T = 0: S serial steps, with the same read-out."""
+def serial(head, temperature: float = 0.0, kernels: ModuleType | None = None) -> Solver:
+    """A vanilla Markov head: S serial steps, with the same read-out."""
 
-    def __init__(self, head, base, hidden, kernels: ModuleType | None = None):
-        super().__init__(head, base, hidden, kernels=kernels)
-
-    def work(self) -> torch.Tensor:
-        head, slots = self.head, self.base.shape[1]
-        token, tokens = self.anchor, []
-        for k in range(slots):
+    def solver(hidden, base, anchor, before_anchor, key):
+        chosen = kernels or kernels_for(base.device)
+        w2, token, tokens, latents = head.markov_w2.weight, anchor, [], []
+        for k in range(base.shape[1]):
+            noise = Noise(key + k, temperature) if temperature else None
             z = head.markov_w1(token)[:, None]
-            at = self.base[:, k : k + 1]
-            token = self.kernels.read_out(head.markov_w2.weight, z, at)[:, 0]
+            token = chosen.read_out(w2, z, base[:, k : k + 1], noise)[:, 0]
             tokens.append(token)
-        return torch.stack(tokens, dim=1)
+            latents.append(z)
+        drafted = torch.stack(tokens, dim=1)
+        if not temperature:
+            return drafted, None
+        z = torch.cat(latents, dim=1)
+        return drafted, chosen.scores(base, w2, z) / temperature
+
+    return solver

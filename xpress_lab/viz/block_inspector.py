@@ -6,8 +6,8 @@ from html import escape
 from ipywidgets import HTML, Dropdown, HBox, Image, IntSlider, Layout, VBox
 
 from xpress_lab.benchmarks.slot_laws import SlotLaws, most_telling, slot_laws
+from xpress_lab.block_method import BlockMethod
 from xpress_lab.decoding import Generation
-from xpress_lab.methods import BlockMethod
 from xpress_lab.target import Target
 from xpress_lab.viz.jacobi_grid import Words, gain
 from xpress_lab.viz.slot_laws import slot_picture, slot_sentence

@@ -1,0 +1,171 @@
+"""Target and drafter whose calls are replayed from recordings, as CUDA wants them.
+
+Batch 1: a verification, a drafter's pass and its head's passes are one recording each
+(:mod:`xpress_lab.graphs`), so a round is three launches and one transfer to the host,
+which asks how many drafts were accepted. Whatever has no fixed shape, or comes once a
+text (the prompt, trees, batches that shrink, filters at T > 0), runs as usual, on the
+same caches.
+
+At T > 0 noise is counted, not stored: a block draws a key, and
+:mod:`xpress_lab.kernels.noise` makes the same numbers of it in every pass.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from xpress_lab.block_method import BlockDrafting, BlockMethod
+from xpress_lab.graphs import CachePool, Graph, LentCache, PlacedCache
+from xpress_lab.jacobi import Solution, pass_limit
+from xpress_lab.kernels.noise import Noise, gumbel
+from xpress_lab.kernels.runner import (
+    Solver,
+    choosing,
+    parallel,
+    recorded,
+    serial,
+)
+from xpress_lab.methods import Request
+from xpress_lab.refiners.markov import MarkovHead
+from xpress_lab.sampling import Sampling, Stream
+from xpress_lab.target import Target, TargetOutput
+
+MOST_TOKENS = 32  # new tokens of a call that is worth a recording
+
+
+class ReplayedTarget(Target):
+    """A target that replays verifications of single texts."""
+
+    def __init__(self, model, tokenizer=None):
+        super().__init__(model, tokenizer)
+        self.pool = CachePool(partial(super().new_cache, 1, kind=LentCache))
+
+    def new_cache(self, rows: int, capacity: int):
+        return (
+            self.pool.lend(capacity) if rows == 1 else super().new_cache(rows, capacity)
+        )
+
+    def forward(self, tokens, cache, tap_ids=(), **how) -> TargetOutput:
+        new = tokens.shape[1]
+        if how or not isinstance(cache, LentCache) or new > MOST_TOKENS:
+            return super().forward(tokens, cache, tap_ids, **how)
+        cache.check_room(new)
+        key = new, tap_ids
+        graph = cache.graph(key, partial(self._record_call, cache, tap_ids, tokens))
+        out = graph(tokens, cache.length)
+        cache.advance(new)
+        return TargetOutput(*out)
+
+    def _record_call(self, cache: LentCache, tap_ids, tokens: torch.Tensor) -> Graph:
+        placed, call = PlacedCache(cache), super().forward
+
+        def work(tokens: torch.Tensor, start: torch.Tensor) -> TargetOutput:
+            placed.start = start
+            positions = (start + placed.places[: tokens.shape[1]])[None]
+            visible = placed.places <= positions[:, :, None]
+            return call(tokens, placed, tap_ids, positions=positions, visible=visible)
+
+        return Graph(work, tokens, placed.places[:1])
+
+
+class ReplayedMethod(BlockMethod):
+    """A block method that replays the drafts of single texts."""
+
+    def __init__(self, *block, **how):
+        super().__init__(*block, **how)
+        self.pool = CachePool(partial(self.drafter.new_cache, 1, kind=LentCache))
+
+    def begin(self, capacity: int, rows: int = 1) -> BlockDrafting:
+        kind = ReplayedDrafting if rows == 1 else BlockDrafting
+        return kind(self, capacity, rows)
+
+    @property
+    def serial(self) -> bool:
+        return self.head is not None and self.head.sequential
+
+    @property
+    def evaluations(self) -> int:
+        """How often a recorded solver asks the head."""
+        return self.budget if self.serial else pass_limit(self.passes, self.budget)
+
+    def solver(self, temperature: float) -> Solver | None:
+        """From a block's hidden states and logits to tokens; ``None`` where the host
+        must decide in between."""
+        head = self.head
+        if head is None:
+            return choosing(temperature)
+        if self.serial:
+            # Other heads carry more than the last token from slot to slot.
+            return serial(head, temperature) if type(head) is MarkovHead else None
+        if self.passes is None or self.candidates:
+            return None
+        return parallel(head, self.evaluations, temperature)
+
+
+class ReplayedDrafting(BlockDrafting):
+    """Proposals of one text. New context is padded to a block, the most that a round
+    can add; the padding's keys lie where the mask leaves them out."""
+
+    def new_cache(self, rows: int, capacity: int) -> LentCache:
+        return self.method.pool.lend(capacity + self.method.drafter.config.block_size)
+
+    def draft(self, request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+        block, new = self.method.drafter.config.block_size, request.taps.shape[1]
+        if new > block:
+            return super().draft(request)
+        self.cache.check_room(2 * block)
+        taps = F.pad(request.taps, (0, 0, 0, block - new))
+        graph = self.cache.graph(
+            ("draft",), partial(record_drafter, self.method, self.cache, taps)
+        )
+        drafted = graph(taps, request.anchor, self.cache.length, *request.starts)
+        self.cache.advance(new)
+        return drafted
+
+    def noise(self, base, sampling: Sampling, stream: Stream):
+        """A key where the method solves without the host, else noise as usual."""
+        filtered = sampling.top_k or sampling.top_p < 1
+        usual = sampling.greedy_draft or filtered or isinstance(stream, Sequence)
+        if usual or self.method.solver(sampling.temperature) is None:
+            return super().noise(base, sampling, stream)
+        key = torch.randint(2**62, (1,), generator=stream, device=base.device)
+        return Noise(key, sampling.temperature)
+
+    def _solve(self, hidden, base, request, scale, noise, keep_trace, **how):
+        counted = isinstance(noise, Noise)
+        temperature = noise.temperature if counted else 0.0
+        solver = self.method.solver(temperature)
+        stored = noise is not None and not counted
+        if solver is None or stored or (keep_trace and not self.method.serial):
+            noise = gumbel(noise.key, base.shape) if counted else noise
+            return super()._solve(
+                hidden, base, request, scale, noise, keep_trace, **how
+            )
+        to_draft = self.method.borrowed.to_draft
+        block = hidden, base, to_draft(request.anchor), to_draft(request.before_anchor)
+        graph = self.cache.graph(
+            ("solve", temperature), partial(recorded, solver, base, hidden)
+        )
+        tokens, scores = graph(*block, noise.key if counted else 0)
+        return Solution(tokens, scores, self.method.evaluations, False)
+
+
+def record_drafter(method: BlockMethod, cache: LentCache, taps: torch.Tensor) -> Graph:
+    """A drafter's pass on a cache: its block's hidden states and logits."""
+    placed, slots = PlacedCache(cache), method.drafter.config.block_size
+
+    def work(taps, anchor, held, start):
+        placed.start = held
+        behind = placed.places - held - slots  # the block's keys follow the padding
+        visible = (placed.places < start) | ((behind >= 0) & (behind < slots))
+        context, block = held + placed.places[:slots], start + placed.places[:slots]
+        positions = torch.cat([context, block])[None]
+        hidden = method.drafter_pass(
+            taps, anchor, positions, visible[None, None, None], placed
+        )
+        return hidden, method.base_logits(hidden)
+
+    ids = placed.places[:1]
+    return Graph(work, taps, ids, ids, ids)
