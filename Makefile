@@ -15,9 +15,8 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results costs laptop layers \
-    losses notebooks book lock clean \
-    python-ok
+.PHONY: help install reproduce lab test lint train results costs laptop layers losses \
+    notebooks book lock clean python-ok
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile \
@@ -70,8 +69,9 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(BATCHES) --out data/results/batches.csv
 
 costs: $(INSTALLED) ## measure the shipped times of passes and rounds anew (leave it alone)
-	rm -f $(addprefix data/results/,kernels.csv tuning.csv certificates.csv)
-	$(BIN)/xpress-lab bench --kernels --device cpu --out data/results/kernels.csv
+	rm -f $(addprefix data/results/,kernels-*.csv tuning.csv certificates.csv)
+	for dtype in float32 bfloat16; do $(BIN)/xpress-lab bench --kernels --device cpu \
+	    --dtype $$dtype --out data/results/kernels-$$dtype.csv || exit 1; done
 	$(BIN)/xpress-lab bench --tune --limit 8 --out data/results/tuning.csv
 	$(BIN)/xpress-lab bench $(CERTIFICATES) --limit 72 --seed 0 --seed 1 --seed 2 \
 	    --out data/results/certificates.csv

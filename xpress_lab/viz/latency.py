@@ -39,6 +39,8 @@ def latency_curves(records: pd.DataFrame, rank: int = 128, block: int = 16) -> F
     for ax, named in ends.items():  # the panels share their limits, known only now
         if ax is axes[0][-1]:
             name_log_ends(ax, [(float(np.log10(y)), *rest) for y, *rest in named])
+        if ax is not axes[0][0]:
+            ax.tick_params(axis="y", which="both", length=0)
     axes[0][0].set_ylabel("microseconds a block")
     return fig
 
@@ -108,7 +110,7 @@ def tuning_map(measured: pd.DataFrame) -> Figure:
     far = np.abs(table.to_numpy() - 1).max()
     image = ax.imshow(table, cmap="RdBu", vmin=1 - far, vmax=1 + far, aspect="auto")
     for (row, column), value in np.ndenumerate(table.to_numpy()):
-        dark = abs(value - 1) > 0.65 * far
+        dark = abs(value - 1) > 0.5 * far
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9,
                 color="white" if dark else INK)  # fmt: skip
     ax.set_xticks(range(len(table.columns)), table.columns)
