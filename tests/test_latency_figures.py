@@ -8,7 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xpress_lab.viz.latency import context_costs, latency_curves, tuning_map
+from xpress_lab.viz.latency import (
+    certificate_rates,
+    context_costs,
+    latency_curves,
+    tuning_map,
+)
 
 pytestmark = pytest.mark.usefixtures("house_style")
 
@@ -47,6 +52,22 @@ def test_latency_has_a_panel_per_vocabulary_and_its_floor():
         assert lines_at(ax, [vocab / 10] * 2)  # Markov, fast
     said = {text.get_text() for ax in fig.axes for text in ax.texts}
     assert {"xPress, fast", "Markov, written out", "reading w2"} <= said
+
+
+def test_certificate_rates_are_a_line_per_temperature():
+    table = pd.DataFrame(
+        {
+            "temperature": [0.0, 0.0, 1.0, 1.0],
+            "candidates": [64, 16, 16, 64],
+            "failure_rate": [0.02, 0.1, 0.3, 0.05],
+        }
+    )
+    fig = certificate_rates(table)
+    (ax,) = fig.axes
+    assert lines_at(ax, [10, 2]) and lines_at(ax, [30, 5])
+    assert ax.get_ylim()[0] == 0
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["16", "64"]
+    assert {text.get_text() for text in ax.texts} == {"T = 0", "T = 1"}
 
 
 def test_context_costs_keep_the_two_parts_apart():

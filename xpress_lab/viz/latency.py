@@ -71,6 +71,33 @@ def _serial(ax: Axes, own: pd.DataFrame) -> list[tuple]:
     return ends
 
 
+def certificate_rates(table: pd.DataFrame) -> Figure:
+    """How often the certificate fails, by candidates a slot; a line per temperature.
+
+    Args:
+        table: from :func:`xpress_lab.benchmarks.certificates.certificate_failures`.
+    """
+    fig, ax = plt.subplots(figsize=(5.6, 3.4))
+    look, ends = look_of("xpress"), []
+    for temperature, line in zip(
+        sorted(table["temperature"].unique()), "-:", strict=False
+    ):
+        own = table[table["temperature"] == temperature].sort_values("candidates")
+        rate = 100 * own["failure_rate"]
+        ax.plot(
+            own["candidates"], rate, line, color=look.colour, marker=look.marker, ms=4.5
+        )
+        ends.append((rate.iloc[-1], f"T = {temperature:g}", look.colour))
+    ax.set_xscale("log", base=2)
+    counts = sorted(table["candidates"].unique())
+    ax.set_xticks(counts, [f"{count:,}" for count in counts])
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("candidates a slot")
+    ax.set_ylabel("blocks that need more than\none full pass, per cent")
+    name_ends(ax, ends)
+    return fig
+
+
 def context_costs(table: pd.DataFrame) -> Figure:
     """A round by length of the context: inside the model calls, and outside of them.
 
