@@ -22,7 +22,13 @@ from xpress_lab.argmax import first_argmax
 from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.kernels import plain
 from xpress_lab.kernels.noise import Noise, gumbel, philox, uniform
-from xpress_lab.kernels.runner import kernels_for, parallel, recorded, serial
+from xpress_lab.kernels.runner import (
+    choosing,
+    kernels_for,
+    parallel,
+    recorded,
+    serial,
+)
 from xpress_lab.sampling import Sampling
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -269,6 +275,27 @@ def test_serial_runner_is_serial_decoding(kernels):
     assert torch.equal(runner(*block.inputs, 0)[0], expected)
 
 
+@both
+@pytest.mark.parametrize("kind", ["dflash", "xpress", "markov"])
+def test_scores_are_what_tokens_of_half_precision_were_drawn_from(kernels, kind):
+    """q is made of them, so they may not be rounded once more. (float16: the
+    interpreter's product does not know bfloat16.)"""
+    dtype = torch.float16 if kernels is FUSED else torch.bfloat16
+    raw = toys.strong_head("xpress" if kind == "dflash" else kind, 6, 90, HIDDEN, 16)
+    head = raw.to(DEVICE, dtype).fold()
+    block = Block(5)
+    hidden, base = block.hidden.to(dtype), block.base.to(dtype)
+    solver = {
+        "dflash": choosing(0.8, kernels),
+        "xpress": parallel(head, 2, 0.8, kernels),
+        "markov": serial(head, 0.8, kernels),
+    }[kind]
+    tokens, scores = solver(hidden, base, block.anchor, block.before, key(3))
+    assert scores.dtype == torch.float32
+    if kind != "markov":  # which has a key for each slot
+        assert torch.equal(first_argmax(scores + gumbel(key(3), base.shape)), tokens)
+
+
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
 def test_a_captured_graph_replays_on_new_blocks():
     for temperature in (0.0, 1.0):
@@ -286,7 +313,7 @@ def test_a_captured_graph_replays_on_new_blocks():
 
 
 def test_a_cpu_gets_the_plain_twins():
-    assert kernels_for(torch.device("cpu")) is plain
+    assert kernels_for(torch.zeros(1)) is plain
 
 
 def test_only_the_kernels_themselves_import_triton():

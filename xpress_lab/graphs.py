@@ -34,7 +34,8 @@ class Graph:
     Args:
         work: from tensors to tensors, the same shapes in every call; it must not look
             at a value on the host.
-        inputs: examples, for shapes, dtypes and device.
+        inputs: those of the first call. Making a recording runs the work several times,
+            so what it writes must be what that call writes.
     """
 
     def __init__(self, work: Callable[..., Outputs], *inputs: torch.Tensor):
@@ -67,12 +68,14 @@ class Graph:
                 self.run()
         torch.cuda.current_stream().wait_stream(side)
         expected, graph = self.outputs, torch.cuda.CUDAGraph()
+        here = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
                 self.run()
             graph.replay()
             assert_close(list(self.outputs), list(expected))
         except (RuntimeError, AssertionError) as error:
+            torch.cuda.set_stream(here)  # a broken recording leaves its own behind
             warnings.warn(f"No CUDA graph, work is launched: {error}", stacklevel=2)
             return self.run
         return graph.replay
@@ -128,10 +131,18 @@ class CachePool:
 
     def lend(self, capacity: int) -> LentCache:
         """An empty cache of at least this capacity."""
-        capacity = -(-capacity // STEP) * STEP
+        capacity = rounded(capacity)
         free = self.free.setdefault(capacity, [])
-        owned = free.pop() if free else self.make(capacity)
+        with torch.inference_mode(False):  # buffers that any later caller may write
+            owned = free.pop() if free else self.make(capacity)
+        for values in owned.values:  # whole buffers are read: a nan would stay
+            values.zero_()
         lent = copy(owned)
         lent.crop(0)
         weakref.finalize(lent, free.append, owned).atexit = False
         return lent
+
+
+def rounded(capacity: int) -> int:
+    """The capacity that a cache is made with, in tokens."""
+    return -(-capacity // STEP) * STEP

@@ -52,6 +52,7 @@ class Lab:
         kind = ReplayedTarget if replay else Target
         self.target = kind.load(tier.target_folder(folder), device, dtype)
         self._arms: dict[str, Arm] = {}
+        self._methods: dict[tuple, Method] = {}
         self._ngram: NGram | None = None
 
     @property
@@ -150,6 +151,15 @@ class Lab:
         arm = self.arm(kind, confidence=confidence > 0)
         return arm_method(arm, self.target, passes, confidence, kind, candidates)
 
+    def _named(self, method: str | Method, passes, budget=None) -> Method:
+        """A method by name, made once: it keeps its caches, and on CUDA recordings."""
+        if not isinstance(method, str):
+            return method
+        key = method, passes, budget
+        if key not in self._methods:
+            self._methods[key] = self.method(method, passes, budget=budget)
+        return self._methods[key]
+
     def trained(self) -> list[str]:
         """Methods that can run: plain decoding, and those whose weights are here."""
         counted = (self.place("ngram") / TENSORS).is_file()
@@ -192,8 +202,7 @@ class Lab:
 
         ``on_text`` is called with new text after each round, in whole characters.
         """
-        named = isinstance(method, str)
-        chosen = self.method(method, passes, budget=budget) if named else method
+        chosen = self._named(method, passes, budget)
         spoken = Spoken(self.target.tokenizer.decode, on_text) if on_text else None
         text = decode(
             self.target,
@@ -229,7 +238,7 @@ class Lab:
         """
         return decode_batch(
             self.target,
-            self.method(method, passes) if isinstance(method, str) else method,
+            self._named(method, passes),
             [self.target.encode(prompt) for prompt in prompts],
             sampling=Sampling(temperature, top_k, top_p, draft_temperature),
             max_new_tokens=max_new_tokens,

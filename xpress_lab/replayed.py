@@ -10,6 +10,7 @@ At T > 0 noise is counted, not stored: a block draws a key, and
 :mod:`xpress_lab.kernels.noise` makes the same numbers of it in every pass.
 """
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
@@ -42,10 +43,10 @@ class ReplayedTarget(Target):
         super().__init__(model, tokenizer)
         self.pool = CachePool(partial(super().new_cache, 1, kind=LentCache))
 
-    def new_cache(self, rows: int, capacity: int):
-        return (
-            self.pool.lend(capacity) if rows == 1 else super().new_cache(rows, capacity)
-        )
+    def new_cache(self, rows: int, capacity: int, **kind):
+        if rows == 1 and not kind:
+            return self.pool.lend(capacity)
+        return super().new_cache(rows, capacity, **kind)
 
     def forward(self, tokens, cache, tap_ids=(), **how) -> TargetOutput:
         new = tokens.shape[1]
@@ -56,7 +57,8 @@ class ReplayedTarget(Target):
         graph = cache.graph(key, partial(self._record_call, cache, tap_ids, tokens))
         out = graph(tokens, cache.length)
         cache.advance(new)
-        return TargetOutput(*out)
+        # Copies, for the cache and with it the recording may serve another text soon.
+        return TargetOutput(*(None if part is None else part.clone() for part in out))
 
     def _record_call(self, cache: LentCache, tap_ids, tokens: torch.Tensor) -> Graph:
         placed, call = PlacedCache(cache), super().forward
@@ -67,7 +69,7 @@ class ReplayedTarget(Target):
             visible = placed.places <= positions[:, :, None]
             return call(tokens, placed, tap_ids, positions=positions, visible=visible)
 
-        return Graph(work, tokens, placed.places[:1])
+        return Graph(work, tokens, placed.places[cache.length : cache.length + 1])
 
 
 class ReplayedMethod(BlockMethod):
@@ -76,6 +78,7 @@ class ReplayedMethod(BlockMethod):
     def __init__(self, *block, **how):
         super().__init__(*block, **how)
         self.pool = CachePool(partial(self.drafter.new_cache, 1, kind=LentCache))
+        self.solving: dict[float, Graph] = {}  # by temperature
 
     def begin(self, capacity: int, rows: int = 1) -> BlockDrafting:
         kind = ReplayedDrafting if rows == 1 else BlockDrafting
@@ -88,6 +91,8 @@ class ReplayedMethod(BlockMethod):
     @property
     def evaluations(self) -> int:
         """How often a recorded solver asks the head."""
+        if self.head is None:
+            return 0
         return self.budget if self.serial else pass_limit(self.passes, self.budget)
 
     def solver(self, temperature: float) -> Solver | None:
@@ -118,7 +123,7 @@ class ReplayedDrafting(BlockDrafting):
         self.cache.check_room(2 * block)
         taps = F.pad(request.taps, (0, 0, 0, block - new))
         graph = self.cache.graph(
-            ("draft",), partial(record_drafter, self.method, self.cache, taps)
+            ("draft",), partial(record_drafter, self.method, self.cache, request, taps)
         )
         drafted = graph(taps, request.anchor, self.cache.length, *request.starts)
         self.cache.advance(new)
@@ -145,15 +150,18 @@ class ReplayedDrafting(BlockDrafting):
             )
         to_draft = self.method.borrowed.to_draft
         block = hidden, base, to_draft(request.anchor), to_draft(request.before_anchor)
-        graph = self.cache.graph(
-            ("solve", temperature), partial(recorded, solver, base, hidden)
-        )
-        tokens, scores = graph(*block, noise.key if counted else 0)
+        solving = self.method.solving
+        if temperature not in solving:
+            solving[temperature] = recorded(solver, base, hidden)
+        tokens, scores = solving[temperature](*block, noise.key if counted else 0)
         return Solution(tokens, scores, self.method.evaluations, False)
 
 
-def record_drafter(method: BlockMethod, cache: LentCache, taps: torch.Tensor) -> Graph:
+def record_drafter(
+    method: BlockMethod, cache: LentCache, request: Request, taps: torch.Tensor
+) -> Graph:
     """A drafter's pass on a cache: its block's hidden states and logits."""
+    method = weakref.proxy(method)  # whose pool will hold the recording
     placed, slots = PlacedCache(cache), method.drafter.config.block_size
 
     def work(taps, anchor, held, start):
@@ -167,5 +175,5 @@ def record_drafter(method: BlockMethod, cache: LentCache, taps: torch.Tensor) ->
         )
         return hidden, method.base_logits(hidden)
 
-    ids = placed.places[:1]
-    return Graph(work, taps, ids, ids, ids)
+    held, start = (placed.places[n : n + 1] for n in (cache.length, *request.starts))
+    return Graph(work, taps, request.anchor, held, start)

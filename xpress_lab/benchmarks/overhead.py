@@ -21,6 +21,7 @@ from xpress_lab.devices import synchronize
 from xpress_lab.graphs import Graph
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
+from xpress_lab.replayed import ReplayedTarget
 from xpress_lab.target import Target
 
 SOLVERS = ("solve", "solve_by_candidates", "solve_sequentially")
@@ -105,8 +106,10 @@ def round_costs(
     cases = tuple((arm, context) for context in contexts for arm in arms)
     prompts = {c: list(islice(cycle(words), c)) for c in contexts}
     found = []
-    for arm in arms:
-        measure_round(lab, methods[arm], prompts[min(contexts)], new_tokens)
+    replayed = isinstance(lab.target, ReplayedTarget)  # recordings belong to lengths
+    for arm, context in cases if replayed else cases[: len(arms)]:
+        ids, some = prompts[context], {"max_new_tokens": new_tokens, "stop_ids": ()}
+        decode(lab.target, methods[arm], ids, **some)
     for turn in tqdm(range(turns), "turns", disable=None):
         for arm, context in rotated(cases, turn):
             cost = measure_round(lab, methods[arm], prompts[context], new_tokens)

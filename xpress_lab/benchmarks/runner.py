@@ -24,10 +24,12 @@ from xpress_lab.benchmarks.result_files import (
 )
 from xpress_lab.decoding import STAGES, Generation, decode
 from xpress_lab.errors import LabError
+from xpress_lab.graphs import rounded
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
 from xpress_lab.presets import BLOCKS, TREES
 from xpress_lab.provenance import git_commit, machine, versions
+from xpress_lab.replayed import ReplayedTarget
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import distinct_n, longest_run, token_hash
 from xpress_lab.tree_methods import uses_passes
@@ -249,16 +251,21 @@ def rotated(arms: tuple, turn: int) -> tuple:
 
 
 def _warm_up(lab: Lab, method: Method, bench: Bench) -> None:
-    """One untimed text per temperature: first calls pay for allocation and dispatch."""
-    prompt = next(iter(bench.prompts.values()))[0]
+    """One untimed text per temperature: first calls pay for allocation and dispatch;
+    where calls are recorded, one for each size of cache that recordings go with."""
+    prompts, new, block = bench.prompts.values(), 64, method.block_size
+    some = [lab.target.encode(next(iter(prompts))[0])]
+    if isinstance(lab.target, ReplayedTarget) and bench.batch_size == 1:
+        new = bench.max_new_tokens
+        every = (lab.target.encode(prompt) for texts in prompts for prompt in texts)
+        sizes = {
+            rounded(len(ids) + new + block * k): ids for ids in every for k in (1, 2)
+        }
+        some = list(sizes.values())
     for temperature in bench.temperatures:
-        decode(
-            lab.target,
-            method,
-            lab.target.encode(prompt),
-            sampling=Sampling(temperature),
-            max_new_tokens=64,
-        )
+        for ids in some:
+            how = {"sampling": Sampling(temperature), "max_new_tokens": new}
+            decode(lab.target, method, ids, **how)
 
 
 def _measures(text: Generation) -> dict:

@@ -85,6 +85,7 @@ def generate(
             "top_k": top_k,
             "top_p": top_p,
             "max_new_tokens": max_new_tokens,
+            "keep_trace": False,
         }
         if len(prompts) == 1:
             stream = None if as_json else _stream

@@ -27,8 +27,8 @@ def choose(base: torch.Tensor, noise: Noise | None = None) -> torch.Tensor:
     """Tokens ``[N, S]`` of the highest scores ``[N, S, V]``; the first of equals."""
     if noise is None:
         return first_argmax(base)
-    scores = base / noise.temperature
-    return first_argmax(scores + gumbel(noise.key, base.shape))
+    scaled = scores(base) / noise.temperature
+    return first_argmax(scaled + gumbel(noise.key, base.shape))
 
 
 def read_out(
@@ -42,12 +42,13 @@ def read_out(
         base: ``[N, S, V]`` the drafter's logits.
         noise: added to logits over temperature; ``None`` at T = 0.
     """
-    return choose(scores(base, w2, z), noise)
+    return choose(F.linear(z, w2).add_(base), noise)
 
 
 def scores(
     base: torch.Tensor, w2: torch.Tensor | None = None, z: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The logits ``[N, S, V]`` that :func:`read_out` compares, written out; without z
-    those that :func:`choose` does. A draft's q must be made of these and no others."""
-    return base if z is None else F.linear(z, w2).add_(base)
+    """The logits ``[N, S, V]`` that :func:`read_out` compares, float32 or wider;
+    without z those of :func:`choose`. A draft's q must be made of these alone."""
+    logits = base if z is None else F.linear(z, w2).add_(base)
+    return logits if logits.dtype == torch.float64 else logits.float()

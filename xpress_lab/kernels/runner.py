@@ -22,9 +22,11 @@ from xpress_lab.kernels.noise import Noise
 Solver = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
-def kernels_for(device: torch.device) -> ModuleType:
-    """The Triton kernels on CUDA, if Triton is installed; else their plain twins."""
-    if device.type == "cuda" and find_spec("triton"):
+def kernels_for(base: torch.Tensor) -> ModuleType:
+    """The Triton kernels on CUDA, if Triton is installed; else their plain twins, which
+    also know float64."""
+    wide = base.dtype == torch.float64
+    if base.device.type == "cuda" and not wide and find_spec("triton"):
         from xpress_lab.kernels import fused
 
         return fused
@@ -41,7 +43,7 @@ def choosing(temperature: float = 0.0, kernels: ModuleType | None = None) -> Sol
     """The bare drafter: each slot by its base logits alone."""
 
     def solver(hidden, base, anchor, before_anchor, key):
-        chosen = kernels or kernels_for(base.device)
+        chosen = kernels or kernels_for(base)
         if not temperature:
             return chosen.choose(base), None
         tokens = chosen.choose(base, Noise(key, temperature))
@@ -60,7 +62,7 @@ def parallel(
     """
 
     def solver(hidden, base, anchor, before_anchor, key):
-        chosen = kernels or kernels_for(base.device)
+        chosen = kernels or kernels_for(base)
         noise = Noise(key, temperature) if temperature else None
         prepared, z = head.prepare(hidden), None
         tokens = chosen.choose(base, noise)
@@ -80,7 +82,7 @@ def serial(head, temperature: float = 0.0, kernels: ModuleType | None = None) ->
     """A vanilla Markov head: S serial steps, with the same read-out."""
 
     def solver(hidden, base, anchor, before_anchor, key):
-        chosen = kernels or kernels_for(base.device)
+        chosen = kernels or kernels_for(base)
         w2, token, tokens, latents = head.markov_w2.weight, anchor, [], []
         for k in range(base.shape[1]):
             noise = Noise(key + k, temperature) if temperature else None
