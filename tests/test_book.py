@@ -65,7 +65,9 @@ def course(tmp_path):
         ran("table", html="<style>td {}</style><table><td>1</td></table>"),
         ran("w.show()", widget={"model_id": "1"}, png=PNG, plain="Two are right."),
         new_code_cell("print()", execution_count=4, outputs=[stream]),
-        new_markdown_cell("## Next\n\nThen [the other](01_b.ipynb)."),
+        new_markdown_cell(
+            "## Next\n\nThen [the other](01_b.ipynb), with [words](glossary.md)."
+        ),
     ]
     nbformat.write(a_notebook("00", "First", *cells), tmp_path / "00_a.ipynb")
     nbformat.write(a_notebook("01", "Second"), tmp_path / "01_b.ipynb")
@@ -132,6 +134,7 @@ def test_a_page_has_its_parts(course):
     assert '<a href="#1-how-amp-why">' not in page  # entities are no words
     assert '<h2 id="1-how-why">' in page and '<a href="#1-how-why">' in page
     assert '<a href="01_b.html">the other</a>' in page
+    assert '<a href="glossary.html">words</a>' in page
     assert 'rel="next" href="01_b.html"' in page and 'rel="prev"' not in page
     assert page.count('class="term"') == 1
     pictures = sorted(path.name for path in (course / "book" / "img").iterdir())

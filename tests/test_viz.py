@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 
 from xpress_lab.benchmarks.convergence import final_pass, read_pass
 from xpress_lab.decoding import Generation, Round
@@ -404,6 +404,15 @@ def test_style_covers_every_method_and_tells_them_apart():
     for part in ("label", "colour", "marker", "line"):
         values = [getattr(look, part) for look in style.LOOKS.values()]
         assert len(set(values)) == len(values), part
+
+
+def test_stages_are_greys_apart_and_no_methods_colour():
+    """In a chart whose rows are methods, a method's hue on a stage misleads."""
+    colours = style.STAGE_COLOURS.values()
+    assert not set(colours) & {look.colour for look in style.LOOKS.values()}
+    shades = sorted(sum(to_rgb(colour)) / 3 for colour in colours)
+    assert np.diff(shades).min() > 0.12  # apart without any sense of colour
+    assert all(np.ptp(to_rgb(colour)) < 0.1 for colour in colours)
 
 
 def test_arms_share_their_methods_look():

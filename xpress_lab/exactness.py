@@ -2,8 +2,9 @@
 
 The target is a :class:`~xpress_lab.enumerable.Joint`, so the law of whole sentences is
 a short list of numbers and a chi-square test can see any error. The drafter knows each
-slot's law given the words written so far, but underrates every second word; its causal
-head hears the drafted words too, but only in part. So drafts are good and not perfect.
+slot's law given the words written so far, but underrates half of the words that a slot
+can take; its causal head hears the drafted words too, but only in part. So drafts are
+good and not perfect.
 
 A *rule* drafts a block and judges it. The right ones are those of the loop. The wrong
 ones each contain one mistake that real systems have made; none of them shows in the

@@ -140,7 +140,7 @@ class Adder(nn.Module):
 def adder_loss(
     adder: Adder, problems: Problems, generator: torch.Generator
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Cross-entropy at the three places of methods 2.6, with their weights.
+    """Cross-entropy at the paper's three places (1, 0.6 and 0.3 are its weights).
 
     *Forced*: told the true digits. *Anchor*: the base alone. *Consistency*: told its
     own digits after 0 to 2 passes. A refiner that listens to nobody has only one look,

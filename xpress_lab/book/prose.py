@@ -24,7 +24,8 @@ class Renderer(mistune.HTMLRenderer):
         return f'<h{level} id="{slug(text)}">{text}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        page = re.sub(r"\.ipynb(#.*)?$", r".html\1", url)
+        """Notebooks and the glossary are pages here; what lies elsewhere stays."""
+        page = re.sub(r"^([\w-]+)\.(?:ipynb|md)(#.*)?$", r"\1.html\2", url)
         return super().link(text, page, title)
 
     def block_code(self, code: str, info: str | None = None) -> str:

@@ -67,7 +67,7 @@ class Mix(nn.Module):
         self.L = nn.Parameter(torch.zeros(rank, block_size, block_size))
 
     def matrix(self) -> torch.Tensor:
-        """``[r, B, B]``: L in its causal triangle, plus the identity (the *fold*)."""
+        """``[r, B, B]``: L in its causal triangle, plus the identity."""
         return self.L.tril() + torch.eye(
             self.L.shape[-1], dtype=self.L.dtype, device=self.L.device
         )

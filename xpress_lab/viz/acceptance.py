@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from xpress_lab.benchmarks.tables import POOLED, labelled
 from xpress_lab.statistics import slot_acceptance
@@ -29,6 +30,7 @@ from xpress_lab.viz.style import (
 
 TAU_LABEL = "tau: tokens per verification"
 FEW_BLOCKS = 15  # a share of fewer blocks than this is noise and is not drawn
+HALO = withStroke(linewidth=3.4, foreground="white")  # shows a line on dark bars too
 
 
 def tau_bars(lines: pd.DataFrame, arms: Sequence[str] | None = None) -> Figure:
@@ -204,7 +206,7 @@ def stage_bars(costs: pd.DataFrame) -> Figure:
                 fontsize=9,
             )
         step = at["ar_step_ms"].iloc[0]
-        ax.axvline(step, color=INK, linestyle=":", linewidth=1.6)
+        ax.axvline(step, color=INK, linestyle=":", linewidth=1.6, path_effects=[HALO])
         ax.text(
             step,
             -0.62,

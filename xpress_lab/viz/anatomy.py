@@ -79,7 +79,7 @@ def reach_curve(curves: dict[str, np.ndarray]) -> Figure:
         strength = 1.0 if line == "-" else 0.6
         style = {"marker": marker, "linestyle": line, "color": tint(colour, strength)}
         ax.plot(values / values.max(), ms=4.5, label=name, **style)
-    ax.set(xlabel="slots between speaker and listener", ylim=(0, None))
+    ax.set(xlabel="distance from speaker to listener, in slots", ylim=(0, None))
     ax.set_ylabel("strength, largest = 1")
     ax.set_xticks(range(0, max(map(len, curves.values())), 2))
     ax.legend()

@@ -14,7 +14,7 @@ from xpress_lab.errors import LabError
 from xpress_lab.viz.jacobi_grid import Words, font_size, lookup, show_word
 from xpress_lab.viz.style import INK, LOOKS, MUTED, tint
 
-OWN = "#d9a441"  # the target's bars, in the colour of verification
+OWN = "#d9a441"  # the target's bars
 SHOWN, LEAST = 8, 0.01  # tokens in a picture; the share that one of the laws gives them
 
 

@@ -45,13 +45,14 @@ LOOKS = {
     "xpress+presto": Look("xPress + PRESTO", "#ca9161", "X", (0, (8, 2)), "oo"),
 }
 
-# The stages of a round, in the order in which they happen.
+# The stages of a round, in the order in which they happen. Greys, told apart by how
+# light they are: a hue would be that of a method, and rows of a chart *are* methods.
 STAGE_COLOURS = {
-    "draft": "#0173b2",
-    "refine": "#007a5a",
-    "tree": "#cc78bc",
-    "verify": "#d9a441",
-    "accept": "#949494",
+    "draft": "#9ba2ac",
+    "refine": "#1b222b",
+    "tree": "#6d7682",
+    "verify": "#ccd1d7",
+    "accept": "#414b57",
 }
 
 
