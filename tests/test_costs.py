@@ -247,6 +247,16 @@ def test_failures_are_counted_on_the_blocks_of_real_texts(lab, prompts, temperat
     assert rows["blocks"].nunique() == 1 and few["blocks"] > 4
 
 
+def test_greedy_blocks_are_counted_once_however_many_seeds(lab):
+    prompts = {"math": read_prompts(prompt_folder("pocket"), "math", limit=1)}
+    how = {"max_new_tokens": 16, "temperatures": (0.0, 1.0)}
+    one, two = (
+        certificate_failures(lab, prompts, (16,), seeds=seeds, **how)["blocks"]
+        for seeds in ((0,), (0, 1))
+    )
+    assert one[0] == two[0] and one[1] < two[1]
+
+
 # --- the loop's own time -------------------------------------------------------
 
 
