@@ -2,8 +2,9 @@
 
 Three parts, each a CSV that grows as it is measured and that a second run goes on with.
 *tau*: every method on every prompt, texts side by side, for the target's verdict does
-not depend on the clock. *speed*: batch 1, ours and transformers' own decoding taking
-turns on some of the prompts. *identity*: greedy texts against ``model.generate``.
+not depend on the clock; at T = 0 along texts that the target has written once. *speed*:
+batch 1, ours and transformers' own decoding taking turns on some of the prompts.
+*identity*: greedy texts against ``model.generate``.
 """
 
 import json
@@ -100,6 +101,7 @@ def tau_rows(lab: Lab, texts: dict[str, list[str]], amounts: Amounts, path: Path
         amounts.temperatures,
         max_new_tokens=amounts.new_tokens,
         batch_size=amounts.batch,
+        recorded=True,
         name="tau",
     )
     run_bench(lab, bench, path)

@@ -29,9 +29,11 @@ from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
 from xpress_lab.presets import BLOCKS, TREES
 from xpress_lab.provenance import git_commit, machine, versions
+from xpress_lab.recorded import RecordedTarget
 from xpress_lab.replayed import ReplayedTarget
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import distinct_n, longest_run, token_hash
+from xpress_lab.target import Target
 from xpress_lab.tree_methods import uses_passes
 
 CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
@@ -144,6 +146,8 @@ class Bench:
 
     batch_size: texts of a benchmark that are decoded side by side. Above 1, rows tell
     tau in a fraction of the time, and no times: those belong to a batch, not a text.
+    recorded: the target writes its greedy texts once, and every method drafts along
+    them; see :mod:`xpress_lab.recorded`. Of chains in batches alone.
     """
 
     arms: tuple[RunArm, ...]
@@ -152,6 +156,7 @@ class Bench:
     seeds: tuple[int, ...] = (0,)
     max_new_tokens: int = 128
     batch_size: int = 1
+    recorded: bool = False
     name: str = "bench"  # of the progress bar
 
 
@@ -170,6 +175,10 @@ def run_bench(
     Returns:
         All rows, those of earlier runs of the same file included.
     """
+    if bench.recorded and bench.batch_size == 1:
+        raise LabError(
+            "Recorded texts are read side by side: batch_size must be 2 or more."
+        )
     done = rows_to_resume(out, COLUMNS)
     shared = {"batch_size": bench.batch_size, "max_new_tokens": bench.max_new_tokens}
     made = provenance(lab) | shared
@@ -180,23 +189,18 @@ def run_bench(
     for method in methods.values():
         say(method.describe())
         _warm_up(lab, method, bench)
-    rows = list(done)
-    jobs = list(_jobs(bench))
-    for turn, (temperature, seed, name, texts) in enumerate(
-        tqdm(jobs, bench.name, disable=None)
-    ):
+    rows, jobs = list(done), list(_jobs(bench))
+    for turn, job in enumerate(tqdm(jobs, bench.name, disable=None)):
         fresh = []
-        for arm in rotated(bench.arms, turn):
-            settings = (arm.passes_label, arm.rescoring_label, methods[arm].budget)
-            settings += (arm.confidence,)
-            key = (arm.name, *settings, float(temperature), name)
-            keys = {n: tuple(map(str, (*key, n, seed))) for n in texts}
-            missing = {n: texts[n] for n in texts if keys[n] not in present}
-            for number, measured in _decoded(
-                lab, methods[arm], missing, temperature, seed, bench
-            ):
-                found = dict(zip(KEY, keys[number], strict=True))
-                fresh.append(found | measured | made)
+        keys = {arm: _keys(arm, methods[arm], job) for arm in rotated(bench.arms, turn)}
+        lacking = [arm for arm in keys if not present.issuperset(keys[arm].values())]
+        target = _judge(lab, bench, methods, job) if lacking else None
+        for arm in lacking:
+            missing = [n for n, key in keys[arm].items() if key not in present]
+            for n, measured in _decoded(target, methods[arm], job, missing, bench):
+                fresh.append(
+                    dict(zip(KEY, keys[arm][n], strict=True)) | measured | made
+                )
         rows += fresh
         if out and fresh:
             append_rows(out, fresh, COLUMNS)
@@ -208,39 +212,67 @@ def hashes(lab: Lab, prompts: list[str]) -> list[str]:
     return [token_hash(lab.target.encode(prompt)) for prompt in prompts]
 
 
-def _jobs(bench: Bench) -> Iterator[tuple]:
-    """Temperature, seed, benchmark, and prompts by number that are run together."""
+@dataclass(frozen=True)
+class _Job:
+    """Prompts, by number, that are run together."""
+
+    temperature: float
+    seed: int
+    benchmark: str
+    prompts: dict[int, str]
+
+    @property
+    def seeds(self) -> dict[int, int]:
+        """Each text is seeded by its number."""
+        return {number: self.seed * 1_000_003 + number for number in self.prompts}
+
+
+def _jobs(bench: Bench) -> Iterator[_Job]:
     for temperature in bench.temperatures:
         for seed in bench.seeds:
             for name, prompts in bench.prompts.items():
                 numbered = list(enumerate(prompts))
                 for first in range(0, len(prompts), bench.batch_size):
                     some = numbered[first : first + bench.batch_size]
-                    yield temperature, seed, name, dict(some)
+                    yield _Job(temperature, seed, name, dict(some))
+
+
+def _keys(arm: RunArm, method: Method, job: _Job) -> dict[int, tuple[str, ...]]:
+    """What tells the row of each text from all others, as a file holds it."""
+    settings = (arm.passes_label, arm.rescoring_label, method.budget, arm.confidence)
+    key = (arm.name, *settings, float(job.temperature), job.benchmark)
+    return {n: tuple(map(str, (*key, n, job.seed))) for n in job.prompts}
+
+
+def _judge(lab: Lab, bench: Bench, methods: dict[RunArm, Method], job: _Job) -> Target:
+    """What verifies the drafts of a job: the target, or what it has written before."""
+    if not bench.recorded or job.temperature:
+        return lab.target
+    prompts = [lab.target.encode(prompt) for prompt in job.prompts.values()]
+    beyond = max(method.block_size for method in methods.values())
+    taps = {tap for method in methods.values() for tap in method.tap_ids}
+    return RecordedTarget(lab.target, prompts, bench.max_new_tokens + beyond, taps)
 
 
 def _decoded(
-    lab: Lab,
-    method: Method,
-    prompts: dict[int, str],
-    temperature: float,
-    seed: int,
-    bench: Bench,
+    target: Target, method: Method, job: _Job, missing: list[int], bench: Bench
 ) -> Iterator[tuple[int, dict]]:
-    """Number and measures of each text, which is seeded by its number."""
-    seeds = {number: seed * 1_000_003 + number for number in prompts}
-    encoded = {number: lab.target.encode(prompt) for number, prompt in prompts.items()}
-    how = {"sampling": Sampling(temperature), "max_new_tokens": bench.max_new_tokens}
+    """Number and measures of each missing text."""
+    numbers = list(job.prompts) if isinstance(target, RecordedTarget) else missing
+    encoded = [target.encode(job.prompts[number]) for number in numbers]
+    seeds = [job.seeds[number] for number in numbers]
+    sampling = Sampling(job.temperature)
+    how = {"sampling": sampling, "max_new_tokens": bench.max_new_tokens}
     if bench.batch_size == 1:
-        for number, ids in encoded.items():
+        for number, ids, seed in zip(numbers, encoded, seeds, strict=True):
             started = time.perf_counter()
-            text = decode(lab.target, method, ids, seed=seeds[number], **how)
+            text = decode(target, method, ids, seed=seed, **how)
             wall = round(time.perf_counter() - started, 7)
             yield number, _measures(text) | {"wall_seconds": wall}
-    elif encoded:
-        every = list(encoded.values()), list(seeds.values())
-        texts = decode_batch(lab.target, method, every[0], seeds=every[1], **how)
-        for number, text in zip(encoded, texts, strict=True):
+        return
+    texts = decode_batch(target, method, encoded, seeds=seeds, **how)
+    for number, text in zip(numbers, texts, strict=True):
+        if number in missing:
             yield number, _measures(text) | dict.fromkeys(OF_A_BATCH, "")
 
 
