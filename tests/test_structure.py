@@ -22,7 +22,7 @@ FLOORS = (
     ("replayed", "tree_methods", "eagle_method"),
     ("decoding", "statistics", "exactness"),
     ("batching", "tree_exactness"),
-    ("lab", "hosted"),
+    ("lab", "hosted", "recorded"),
     ("benchmarks",),
     ("training",),
     ("beyond",),
