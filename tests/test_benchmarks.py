@@ -13,13 +13,8 @@ import torch
 from xpress_lab import LabError, load_lab
 from xpress_lab.benchmarks import runner
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import (
-    Bench,
-    RunArm,
-    read_frame,
-    run_arms,
-    run_bench,
-)
+from xpress_lab.benchmarks.rows import read_frame
+from xpress_lab.benchmarks.runner import Bench, RunArm, run_arms, run_bench
 from xpress_lab.benchmarks.tables import (
     labelled,
     paper_layout,

@@ -24,7 +24,7 @@ from xpress_lab.benchmarks.orthogonality import (
     together,
 )
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import COLUMNS, as_frame
+from xpress_lab.benchmarks.rows import COLUMNS, as_frame
 from xpress_lab.errors import LabError
 
 

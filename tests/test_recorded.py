@@ -16,7 +16,8 @@ from torch.testing import assert_close
 from xpress_lab import load_lab
 from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import OF_A_BATCH, Bench, run_arms, run_bench
+from xpress_lab.benchmarks.rows import OF_A_BATCH
+from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
 from xpress_lab.errors import LabError
 from xpress_lab.recorded import RecordedTarget
 

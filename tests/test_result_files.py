@@ -13,7 +13,8 @@ from xpress_lab.benchmarks.result_files import (
     read_rows,
     rows_to_resume,
 )
-from xpress_lab.benchmarks.runner import Bench, RunArm, read_frame, run_bench
+from xpress_lab.benchmarks.rows import read_frame
+from xpress_lab.benchmarks.runner import Bench, RunArm, run_bench
 from xpress_lab.benchmarks.throughput import Load, run_throughput
 
 COLUMNS = ("name", "count")

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from xpress_lab.benchmarks.runner import COLUMNS, KEY
+from xpress_lab.benchmarks.rows import COLUMNS, KEY
 from xpress_lab.benchmarks.shipped import on_shared_texts, shipped_rows
 from xpress_lab.benchmarks.tables import labelled
 from xpress_lab.errors import LabError

@@ -19,7 +19,8 @@ from tqdm import tqdm
 from xpress_lab.benchmarks.identity import compare_texts
 from xpress_lab.benchmarks.peers import race, speed_over_generate
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import Bench, read_frame, run_arms, run_bench
+from xpress_lab.benchmarks.rows import read_frame
+from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
 from xpress_lab.benchmarks.tables import labelled, means, summary
 from xpress_lab.errors import LabError
 from xpress_lab.files import read_json, write_json, write_text

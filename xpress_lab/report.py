@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader
 from xpress_lab.benchmarks.convergence import block_convergence, converged_share
 from xpress_lab.benchmarks.peers import race, speed_over_generate
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
-from xpress_lab.benchmarks.runner import Bench, RunArm, read_frame, run_bench
+from xpress_lab.benchmarks.rows import read_frame
+from xpress_lab.benchmarks.runner import Bench, RunArm, run_bench
 from xpress_lab.benchmarks.tables import (
     paper_layout,
     published_layout,

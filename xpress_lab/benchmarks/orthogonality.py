@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from xpress_lab.benchmarks.runner import as_frame, read_rows
+from xpress_lab.benchmarks.result_files import read_rows
+from xpress_lab.benchmarks.rows import as_frame
 from xpress_lab.benchmarks.tables import summary
 from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import Round, decode

@@ -4,7 +4,6 @@ Arms take turns on each prompt within one process, and their order rotates from
 prompt to prompt, so that drift of the machine falls on all alike.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,68 +18,28 @@ from xpress_lab.benchmarks.result_files import (
     append_rows,
     check_prompts,
     check_same,
-    read_rows,
     rows_to_resume,
 )
-from xpress_lab.decoding import STAGES, Generation, decode
+from xpress_lab.benchmarks.rows import (
+    COLUMNS,
+    KEY,
+    OF_A_BATCH,
+    as_frame,
+    measures,
+    provenance,
+)
+from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.graphs import rounded
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
 from xpress_lab.presets import BLOCKS, TREES
-from xpress_lab.provenance import git_commit, machine, versions
 from xpress_lab.recorded import RecordedTarget
 from xpress_lab.replayed import ReplayedTarget
 from xpress_lab.sampling import Sampling
-from xpress_lab.statistics import distinct_n, longest_run, token_hash
+from xpress_lab.statistics import token_hash
 from xpress_lab.target import Target
 from xpress_lab.tree_methods import uses_passes
-
-CONTEXT_STEP = 64  # tokens of context that share a line of `rounds_by_context`
-ARM = ("method", "passes", "rescoring", "budget", "confidence")  # tell arms apart
-KEY = (*ARM, "temperature", "benchmark", "prompt_id", "seed")
-COLUMNS = (
-    "tier",
-    "target",
-    *KEY,
-    "batch_size",
-    "block_size",
-    "new_tokens",
-    "verify_steps",
-    "tau",
-    "proposed",
-    "accepted",
-    "accepted_per_slot",
-    "rounds_by_context",
-    "head_passes",
-    "decode_seconds",
-    "prefill_seconds",
-    "draft_seconds",
-    "refine_seconds",
-    "tree_seconds",
-    "verify_seconds",
-    "accept_seconds",
-    "wall_seconds",
-    "distinct_3",
-    "longest_run",
-    "token_hash",
-    "max_new_tokens",
-    "prompt_hash",
-    "device",
-    "dtype",
-    "machine",
-    "git_commit",
-    "versions",
-)
-
-# What a text that shares a batch has no measure of for itself.
-OF_A_BATCH = (
-    "head_passes",
-    "decode_seconds",
-    "prefill_seconds",
-    *(f"{stage}_seconds" for stage in STAGES),
-    "wall_seconds",
-)
 
 
 @dataclass(frozen=True)
@@ -268,12 +227,12 @@ def _decoded(
             started = time.perf_counter()
             text = decode(target, method, ids, seed=seed, **how)
             wall = round(time.perf_counter() - started, 7)
-            yield number, _measures(text) | {"wall_seconds": wall}
+            yield number, measures(text) | {"wall_seconds": wall}
         return
     texts = decode_batch(target, method, encoded, seeds=seeds, **how)
     for number, text in zip(numbers, texts, strict=True):
         if number in missing:
-            yield number, _measures(text) | dict.fromkeys(OF_A_BATCH, "")
+            yield number, measures(text) | dict.fromkeys(OF_A_BATCH, "")
 
 
 def rotated(arms: tuple, turn: int) -> tuple:
@@ -298,84 +257,3 @@ def _warm_up(lab: Lab, method: Method, bench: Bench) -> None:
         for ids in some:
             how = {"sampling": Sampling(temperature), "max_new_tokens": new}
             decode(lab.target, method, ids, **how)
-
-
-def _measures(text: Generation) -> dict:
-    slots = max(text.block_size - 1, 0)
-    reached = [sum(r.accepted >= k for r in text.rounds) for k in range(1, slots + 1)]
-    seconds = {
-        f"{stage}_seconds": round(text.seconds.get(stage, 0.0), 7)
-        for stage in ("prefill", *STAGES)
-    }
-    return {
-        "block_size": text.block_size,
-        "new_tokens": len(text.tokens),
-        "verify_steps": len(text.rounds),
-        "tau": round(text.tau, 5),
-        "proposed": sum(len(r.block) - 1 for r in text.rounds),
-        "accepted": sum(r.accepted for r in text.rounds),
-        "accepted_per_slot": json.dumps(reached),
-        "rounds_by_context": json.dumps(_by_context(text), separators=(",", ":")),
-        "head_passes": sum(r.passes for r in text.rounds),
-        "decode_seconds": round(text.decode_seconds, 7),
-        **seconds,
-        "distinct_3": round(distinct_n(text.tokens), 4),
-        "longest_run": longest_run(text.tokens),
-        "token_hash": token_hash(text.tokens),
-        "prompt_hash": token_hash(text.prompt),
-    }
-
-
-def _by_context(text: Generation) -> list[list[int]]:
-    """``[tokens before, rounds, emitted]`` for each stretch of the context."""
-    stretches: dict[int, list[int]] = {}
-    position = len(text.prompt) + 1  # the prefill's own token is there already
-    for r in text.rounds:
-        stretch = stretches.setdefault(position // CONTEXT_STEP, [0, 0])
-        stretch[0] += 1
-        stretch[1] += r.emitted
-        position += r.emitted
-    return [[n * CONTEXT_STEP, *counts] for n, counts in sorted(stretches.items())]
-
-
-def provenance(lab: Lab) -> dict:
-    """The columns that say on what a row was made."""
-    target = lab.target
-    return {
-        "tier": lab.tier.name,
-        "target": f"{target.config.model_type}-{target.model.num_parameters()}",
-        "batch_size": 1,
-        "device": str(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "machine": machine(),
-        "git_commit": git_commit(),
-        "versions": versions(),
-    }
-
-
-def as_frame(rows: list[dict]) -> pd.DataFrame:
-    """Rows as a tidy frame with numbers where numbers belong."""
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    text = {"tier", "target", "method", "passes", "rescoring", "benchmark", "device"}
-    text |= {"accepted_per_slot", "rounds_by_context", "token_hash", "dtype"}
-    text |= {"prompt_hash", "machine", "git_commit", "versions"}
-    for column in set(COLUMNS) - text:
-        frame[column] = pd.to_numeric(frame[column])
-    # Files from before there were trees: chains, which build none.
-    frame["budget"] = frame["budget"].fillna(frame["block_size"] - 1).astype(int)
-    frame["rescoring"] = frame["rescoring"].astype(object).fillna("")
-    alone = frame["batch_size"] == 1
-    frame.loc[alone, "tree_seconds"] = frame["tree_seconds"].fillna(0.0)
-    # And from before proposals could be cut.
-    frame["confidence"] = frame["confidence"].fillna(0.0)
-    whole = frame["verify_steps"] * frame["budget"]
-    frame["proposed"] = frame["proposed"].fillna(whole).astype(int)
-    return frame
-
-
-def read_frame(path: Path) -> pd.DataFrame:
-    """A result file of this runner; :class:`LabError` for any other file."""
-    rows = read_rows(path)
-    if not rows or not {"method", "benchmark", "verify_steps"} <= set(rows[0]):
-        raise LabError(f"{path} holds no results of xpress-lab bench.")
-    return as_frame(rows)

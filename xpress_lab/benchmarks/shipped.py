@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from xpress_lab.benchmarks.runner import KEY, read_frame
+from xpress_lab.benchmarks.rows import KEY, read_frame
 from xpress_lab.benchmarks.tables import labelled
 from xpress_lab.errors import LabError
 from xpress_lab.presets import data_folder

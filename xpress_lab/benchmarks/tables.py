@@ -5,7 +5,7 @@ from functools import cache
 
 import pandas as pd
 
-from xpress_lab.benchmarks.runner import ARM
+from xpress_lab.benchmarks.rows import ARM
 from xpress_lab.decoding import STAGES
 from xpress_lab.errors import LabError
 from xpress_lab.presets import TREES, data_folder

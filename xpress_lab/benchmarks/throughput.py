@@ -24,7 +24,8 @@ from xpress_lab.benchmarks.result_files import (
     read_rows,
     rows_to_resume,
 )
-from xpress_lab.benchmarks.runner import RunArm, provenance, rotated
+from xpress_lab.benchmarks.rows import provenance
+from xpress_lab.benchmarks.runner import RunArm, rotated
 from xpress_lab.benchmarks.tables import method_label
 from xpress_lab.decoding import STAGES, Generation
 from xpress_lab.errors import LabError

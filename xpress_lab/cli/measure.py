@@ -222,7 +222,8 @@ def tables(
 
     Example: xpress-lab tables data/results/pocket.csv
     """
-    from xpress_lab.benchmarks import runner, throughput
+    from xpress_lab.benchmarks import throughput
+    from xpress_lab.benchmarks.rows import read_frame
     from xpress_lab.benchmarks.tables import summary
 
     with clear_errors():
@@ -232,7 +233,7 @@ def tables(
             rows = throughput.read_frame(file)
             print_throughput(throughput.throughput_summary(rows), as_json)
         else:
-            print_summary(summary(runner.read_frame(file)), as_json)
+            print_summary(summary(read_frame(file)), as_json)
 
 
 @app.command()
