@@ -95,6 +95,18 @@ def summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def readable(lines: pd.DataFrame) -> pd.DataFrame:
+    """What of :func:`summary` fits a screen, with intervals as ``[low, high]``."""
+    shown = lines[["temperature", "benchmark", "arm", "texts"]].copy()
+    for name, heading in (("tau", "tau"), ("speedup", "speed-up")):
+        values = lines[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+        shown[heading] = [
+            "–" if pd.isna(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+            for value, low, high in values
+        ]
+    return shown.rename(columns={"temperature": "T"})
+
+
 def paper_layout(lines: pd.DataFrame, temperature: float) -> pd.DataFrame:
     """Benchmarks down, arms across, ``speed-up / tau`` in the cells."""
     at = lines[lines["temperature"] == temperature]

@@ -1,10 +1,12 @@
 """What all commands share: the application, common options, errors and tables."""
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Parallel draft refinement for speculative decoding: run, train, measure.",
 )
-out = Console()
+out = Console(width=None if sys.stdout.isatty() else 160)  # whole cells in a pipe
 
 Tier = Annotated[str, typer.Option(help="pocket, laptop or paper")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
@@ -88,7 +90,7 @@ def parse_thresholds(text: str) -> list[float]:
 
 def show(frame, title: str, digits: int = 2) -> None:
     """Print a data frame as a rich table."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     frame = frame.reset_index() if frame.index.name else frame
     for column in frame.columns:
         table.add_column(str(column), justify="right")
@@ -117,12 +119,12 @@ def print_records(frame, as_json: bool, path: Path | None = None) -> None:
 
 
 def print_summary(lines, as_json: bool) -> None:
-    from xpress_lab.benchmarks.tables import paper_layout, published_layout
+    from xpress_lab.benchmarks.tables import paper_layout, published_layout, readable
 
     if as_json:
         typer.echo(lines.to_json(orient="records"))
         return
-    show(lines, "Pooled over texts, 95 % bootstrap intervals over texts")
+    show(readable(lines), "Pooled over texts, 95 % bootstrap intervals over texts")
     for temperature in lines["temperature"].unique():
         what = f"T={temperature:g}: speed-up over ar / tau"
         show(paper_layout(lines, temperature), what)
