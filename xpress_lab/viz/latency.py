@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from xpress_lab.viz.labels import name_ends, name_log_ends
+from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, MUTED, in_order, label_of, look_of
 
 VARIANTS = {"plain": (":", "written out"), "fast": ("-", "fast")}
@@ -25,50 +25,47 @@ def latency_curves(records: pd.DataFrame, rank: int = 128, block: int = 16) -> F
     at = records[(records["rank"] == rank) & (records["block"] == block)]
     vocabularies = sorted(at["vocab"].unique())
     fig, axes = plt.subplots(
-        1, len(vocabularies), figsize=(1.2 + 3.9 * len(vocabularies), 3.8), sharey=True,
+        1, len(vocabularies), figsize=(0.6 + 3.5 * len(vocabularies), 4.2), sharey=True,
         squeeze=False,
     )  # fmt: skip
-    ends = {}
     for ax, vocab in zip(axes[0], vocabularies, strict=True):
         own = at[at["vocab"] == vocab]
-        ends[ax] = [*_by_passes(ax, own), *_serial(ax, own)]
+        _by_passes(ax, own)
+        _serial(ax, own)
         ax.set_yscale("log")
         ax.set_title(f"V = {vocab:,}")
         ax.set_xlabel("Jacobi passes K")
         ax.set_xticks(sorted(own.loc[own["method"] == "xpress", "passes"].unique()))
-    for ax, named in ends.items():  # the panels share their limits, known only now
-        if ax is axes[0][-1]:
-            name_log_ends(ax, [(float(np.log10(y)), *rest) for y, *rest in named])
         if ax is not axes[0][0]:
             ax.tick_params(axis="y", which="both", length=0)
     axes[0][0].set_ylabel("microseconds a block")
+    named = axes[0][0].get_legend_handles_labels()
+    fig.legend(*named, loc="outside upper center", ncols=len(named[0]))
     return fig
 
 
-def _by_passes(ax: Axes, own: pd.DataFrame) -> list[tuple]:
+def _by_passes(ax: Axes, own: pd.DataFrame) -> None:
     """xPress, written out and fast, over its floor."""
-    look, ends = look_of("xpress"), []
+    look = look_of("xpress")
     refiner = own[own["method"] == "xpress"]
     for variant, (line, name) in VARIANTS.items():
         part = refiner[refiner["variant"] == variant].sort_values("passes")
         y, half = part["microseconds"], part["spread"] / 2
         ax.errorbar(part["passes"], y, yerr=half, color=look.colour, linestyle=line,
-                    marker=look.marker, ms=4.5, elinewidth=1)  # fmt: skip
-        ends.append((y.iloc[-1], f"xPress, {name}", look.colour))
+                    marker=look.marker, ms=4.5, elinewidth=1,
+                    label=f"xPress, {name}")  # fmt: skip
     floor = refiner[refiner["variant"] == "plain"].sort_values("passes")
-    ax.plot(floor["passes"], floor["floor_microseconds"], color=MUTED, linewidth=1)
-    ends.append((floor["floor_microseconds"].iloc[-1], "reading w2", MUTED))
-    return ends
+    ax.plot(floor["passes"], floor["floor_microseconds"], color=MUTED, linewidth=1,
+            label="reading w2 K times")  # fmt: skip
 
 
-def _serial(ax: Axes, own: pd.DataFrame) -> list[tuple]:
+def _serial(ax: Axes, own: pd.DataFrame) -> None:
     """Markov's serial steps, which know no K."""
-    look, ends = look_of("markov"), []
+    look = look_of("markov")
     serial = own[own["method"] == "markov"].set_index("variant")["microseconds"]
     for variant, (line, name) in VARIANTS.items():
-        ax.axhline(serial[variant], color=look.colour, linestyle=line)
-        ends.append((serial[variant], f"Markov, {name}", look.colour))
-    return ends
+        ax.axhline(serial[variant], color=look.colour, linestyle=line,
+                   label=f"Markov, {name}")  # fmt: skip
 
 
 def certificate_rates(table: pd.DataFrame) -> Figure:
@@ -78,23 +75,21 @@ def certificate_rates(table: pd.DataFrame) -> Figure:
         table: from :func:`xpress_lab.benchmarks.certificates.certificate_failures`.
     """
     fig, ax = plt.subplots(figsize=(5.6, 3.4))
-    look, ends = look_of("xpress"), []
+    look = look_of("xpress")
     for temperature, line in zip(
         sorted(table["temperature"].unique()), "-:", strict=False
     ):
         own = table[table["temperature"] == temperature].sort_values("candidates")
         rate = 100 * own["failure_rate"]
-        ax.plot(
-            own["candidates"], rate, line, color=look.colour, marker=look.marker, ms=4.5
-        )
-        ends.append((rate.iloc[-1], f"T = {temperature:g}", look.colour))
+        ax.plot(own["candidates"], rate, line, color=look.colour, marker=look.marker,
+                ms=4.5, label=f"T = {temperature:g}")  # fmt: skip
     ax.set_xscale("log", base=2)
     counts = sorted(table["candidates"].unique())
     ax.set_xticks(counts, [f"{count:,}" for count in counts])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("candidates a slot")
     ax.set_ylabel("blocks that need more than\none full pass, per cent")
-    name_ends(ax, ends)
+    ax.legend(loc="upper right")
     return fig
 
 
@@ -105,7 +100,7 @@ def context_costs(table: pd.DataFrame) -> Figure:
         table: from :func:`xpress_lab.benchmarks.overhead.round_costs`.
     """
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.6))
-    panels = {"model_ms": "in model calls", "outside_ms": "outside of them"}
+    panels = {"model_ms": "in model calls", "outside_ms": "outside model calls"}
     for ax, (value, what) in zip(axes, panels.items(), strict=True):
         ends = []
         for arm in in_order(table["arm"].unique()):

@@ -42,7 +42,8 @@ def throughput_curves(lines: pd.DataFrame) -> Figure:
     for ax in axes[-1]:
         ax.set_xlabel("texts in a batch")
     for ax, names in ends.items():  # panels share their limits, known only now
-        name_ends(ax, [end for end in names if end[0] == end[0]])
+        known = [end for end in names if end[0] == end[0]]
+        name_ends(ax, known, leave=[sizes[-1]] * len(known))
     return fig
 
 
