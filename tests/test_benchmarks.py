@@ -13,7 +13,7 @@ import torch
 from xpress_lab import LabError, load_lab
 from xpress_lab.benchmarks import runner
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
-from xpress_lab.benchmarks.rows import read_frame
+from xpress_lab.benchmarks.rows import CONTEXT_STEP, KEY, read_frame
 from xpress_lab.benchmarks.runner import Bench, RunArm, run_arms, run_bench
 from xpress_lab.benchmarks.tables import (
     labelled,
@@ -79,7 +79,7 @@ def test_sums_agree(rows):
         stretches = json.loads(row["rounds_by_context"])
         assert sum(rounds for _, rounds, _ in stretches) == row["verify_steps"]
         assert sum(tokens for _, _, tokens in stretches) == emitted
-        assert all(start % runner.CONTEXT_STEP == 0 for start, _, _ in stretches)
+        assert all(start % CONTEXT_STEP == 0 for start, _, _ in stretches)
     stages = ["draft", "refine", "verify", "accept"]
     total = rows[[f"{s}_seconds" for s in stages]].sum(axis=1)
     np.testing.assert_allclose(total, rows["decode_seconds"], atol=1e-5)
@@ -124,7 +124,7 @@ def test_an_interrupted_run_resumes_and_repeats_nothing(
     monkeypatch.setattr(runner, "decode", decode)
     run_bench(lab, bench, out)
     again = read_frame(out)
-    key = list(runner.KEY)
+    key = list(KEY)
     assert not again.duplicated(key).any()
     pd.testing.assert_series_equal(
         again.set_index(key)["token_hash"].sort_index(),
@@ -166,7 +166,7 @@ def tree_rows(lab, bench, tmp_path_factory):
 
 
 def test_trees_are_told_apart_by_budget_and_rescoring(tree_rows):
-    assert not tree_rows.duplicated(list(runner.KEY)).any()
+    assert not tree_rows.duplicated(list(KEY)).any()
     labels = set(labelled(tree_rows)["arm"])
     assert labels == {
         "ar",
@@ -206,7 +206,7 @@ def cut_rows(lab, bench, tmp_path_factory):
 
 
 def test_cuts_are_told_apart_and_lose_nothing(cut_rows):
-    assert not cut_rows.duplicated(list(runner.KEY)).any()
+    assert not cut_rows.duplicated(list(KEY)).any()
     assert set(labelled(cut_rows)["arm"]) == {"ar", "xpress K=2", "xpress K=2 cut 0.5"}
     texts = cut_rows.groupby(["benchmark", "prompt_id"])["token_hash"].nunique()
     assert (texts == 1).all()
