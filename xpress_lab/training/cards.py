@@ -100,7 +100,6 @@ def write_cards(
         made = json.loads(path.read_text(encoding="utf-8"))
         own = stage == "target"
         words = "written by the project's grammar" if own else wording.words
-        steps = f"{made['steps']} steps in " if "steps" in made else ""
         text = CARD.format(
             tier=tier.name,
             what=WHAT[stage],
@@ -108,11 +107,23 @@ def write_cards(
             data=f"{made['texts']} texts, {made['response_tokens']} response tokens, "
             f"{words}.",
             recipe=recipe_of(tier, stage, made),
-            cost=f"{steps}{made['seconds']:.0f} s on {made['machine']}.",
+            cost=cost_of(folder, stage, made),
             result=result_of(stage, found, asked),
             **{k: made[k] for k in ("stage", "command", "seed", "commit", "versions")},
         )
         write_text(folder / stage / "README.md", text)
+
+
+def cost_of(folder: Path, stage: str, made: dict) -> str:
+    """Steps and seconds, and those of the base drafter that an arm goes on from."""
+    steps = f"{made['steps']} steps in " if "steps" in made else ""
+    cost = f"{steps}{made['seconds']:.0f} s on {made['machine']}"
+    path = folder / "base" / "training.json"
+    if stage not in ("dflash", *HEADS) or not path.is_file():
+        return f"{cost}."
+    base = json.loads(path.read_text(encoding="utf-8"))
+    before = f"{base['steps']} steps in {base['seconds']:.0f} s"
+    return f"{cost}; before, {before} of the base drafter."
 
 
 def recipe_of(tier: Tier, stage: str, made: dict) -> str:
@@ -126,7 +137,7 @@ def recipe_of(tier: Tier, stage: str, made: dict) -> str:
     elif stage == "eagle":
         fields = {name: fields[name] for name in OF_EAGLE}
     elif stage != "target":
-        unused = {"steps", *EAGLE_ONLY}
+        unused = {"steps", "eagle_batch", *EAGLE_ONLY}
         unused |= set() if stage == "xpress" else set(XPRESS_ONLY)
         unused |= set() if stage in HEADS else set(HEAD_ONLY)
         fields = {k: v for k, v in fields.items() if k not in unused}
