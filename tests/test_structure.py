@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
     ("devices", "files", "spoken"),
-    ("argmax", "attention", "cache", "presets", "sampling", "stopwatch", "pocket"),
+    ("argmax", "attention", "cache", "packed", "presets", "sampling", "stopwatch"),
+    ("pocket",),
     ("enumerable", "graphs", "pretrained"),
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),

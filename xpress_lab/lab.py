@@ -20,6 +20,7 @@ from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
+from xpress_lab.packed import pack
 from xpress_lab.presets import BLOCKS, METHODS, PretrainedTarget, Tier, get_tier
 from xpress_lab.replayed import ReplayedMethod, ReplayedTarget
 from xpress_lab.sampling import Sampling
@@ -51,6 +52,7 @@ class Lab:
         replay = device.type == "cuda" if replay is None else replay
         kind = ReplayedTarget if replay else Target
         self.target = kind.load(tier.target_folder(folder), device, dtype)
+        pack(self.target.model)
         self._arms: dict[str, Arm] = {}
         self._methods: dict[tuple, Method] = {}
         self._ngram: NGram | None = None
@@ -80,6 +82,7 @@ class Lab:
         """
         if kind not in self._arms:
             self._arms[kind] = load_arm(self.place(kind), self.target)
+            pack(self._arms[kind].drafter)
         arm, beside = self._arms[kind], self.place(f"{kind}/{CONFIDENCE}")
         if not confidence or arm.confidence is not None:
             return arm
