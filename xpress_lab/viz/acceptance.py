@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from xpress_lab.benchmarks.tables import POOLED, labelled
 from xpress_lab.statistics import slot_acceptance
-from xpress_lab.viz.labels import name_ends
+from xpress_lab.viz.labels import name_benchmarks, name_ends
 from xpress_lab.viz.style import (
     INK,
     MUTED,
@@ -113,7 +113,7 @@ def slot_curves(rows: pd.DataFrame, conditional: bool = False) -> Figure:
     rows = rows[rows["block_size"] > 1]
     fig, axes = panels(rows, width=5.4)
     for ax, (_, at) in zip(axes, rows.groupby("temperature"), strict=True):
-        ends = []
+        ends, last = [], []
         for arm in in_order(at["arm"]):
             texts, look = at[at["arm"] == arm], look_of(arm)
             share = slot_acceptance(texts)
@@ -130,10 +130,11 @@ def slot_curves(rows: pd.DataFrame, conditional: bool = False) -> Figure:
                 linestyle=look.line,
                 ms=4.5,
             )
-            known = share[~np.isnan(share)]
-            ends.append((known[-1], label_of(arm), look.colour))
+            known = np.flatnonzero(~np.isnan(share))
+            ends.append((share[known[-1]], label_of(arm), look.colour))
+            last.append(known[-1] + 1)
         ax.set_ylim(0, 1.03)
-        name_ends(ax, ends)
+        name_ends(ax, ends, leave=last)
         ax.set_xlabel("slot in the block")
         ax.set_xticks(range(1, len(share) + 1, 2))
     what = "accepted, if all before were" if conditional else "accepted up to this slot"
@@ -262,8 +263,7 @@ def _bars(lines: pd.DataFrame, value: str, arms: Sequence[str] | None):
                         ha="center",
                         fontsize=7.5 if len(arms) <= 4 else 6.5,
                     )
-        names = ["all together" if name == POOLED else name for name in benchmarks]
-        ax.set_xticks(range(len(benchmarks)), names)
+        name_benchmarks(ax, benchmarks)
         ax.grid(False, axis="x")
         ax.margins(y=0.08)
     handles, labels = axes[0].get_legend_handles_labels()

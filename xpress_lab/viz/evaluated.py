@@ -14,10 +14,10 @@ from xpress_lab.benchmarks.tables import (
 )
 from xpress_lab.statistics import degenerate, tau_pooled
 from xpress_lab.viz.acceptance import TAU_LABEL, panels
-from xpress_lab.viz.labels import name_ends
+from xpress_lab.viz.labels import name_benchmarks, name_ends
 from xpress_lab.viz.style import INK, MUTED, in_order, label_of, look_of, tint
 
-FEW_ROUNDS = 30  # a tau of fewer verifications is noise and is not drawn
+FEW_ROUNDS = 150  # a tau of fewer is noise and not drawn, unless there is no better
 
 
 def gains(lines: pd.DataFrame, arm: str, over: str = "dflash") -> Figure:
@@ -53,7 +53,7 @@ def gains(lines: pd.DataFrame, arm: str, over: str = "dflash") -> Figure:
             ax.bar(x + side, 100 * gain, 0.38, color=colour, hatch=hatch,
                    edgecolor="white", label=label)  # fmt: skip
         ax.axhline(0, color=INK, linewidth=0.8)
-        ax.set_xticks(x, ours.index, rotation=30, ha="right")
+        name_benchmarks(ax, ours.index)
         ax.grid(False, axis="x")
     axes[0].set_ylabel(f"tau over {look_of(over).label}'s, %")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -64,7 +64,9 @@ def gains(lines: pd.DataFrame, arm: str, over: str = "dflash") -> Figure:
 def context_curves(rows: pd.DataFrame) -> Figure:
     """Tau by length of the context, a line an arm."""
     table = tau_by_context(rows)
-    table = table[(table["rounds"] >= FEW_ROUNDS) & (table["arm"] != "ar")]
+    table = table[table["arm"] != "ar"]
+    enough = table["rounds"] >= min(FEW_ROUNDS, table["rounds"].max())
+    table = table[enough]
     fig, axes = panels(table, width=5.4)
     ends = {ax: [] for ax in axes}
     for ax, (_, at) in zip(axes, table.groupby("temperature"), strict=True):
