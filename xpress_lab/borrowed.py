@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from xpress_lab.errors import LabError
+from xpress_lab.packed import PackedLinear
 from xpress_lab.target import Target
 
 
@@ -30,6 +31,10 @@ class Borrowed:
         check_draft_ids(draft_ids, target.vocab_size)
         self.draft_ids = draft_ids.to(target.device)
         self.weight, self.bias = target.head_rows(self.draft_ids)
+        head = target.model.get_output_embeddings()
+        # Only where the target's own layers are: a drafter in training needs gradients.
+        packed = isinstance(head, PackedLinear)
+        self.packed = PackedLinear(self.weight, self.bias) if packed else None
         count = len(draft_ids)
         self.index = torch.full((target.vocab_size,), count, device=target.device)
         self.index[self.draft_ids] = torch.arange(count, device=target.device)
@@ -48,6 +53,8 @@ class Borrowed:
         """``[..., H]`` to logits over draft ids, ``[..., D]``."""
         if self.draft_ids is None:
             return self.target.head(hidden)
+        if self.packed is not None:
+            return self.packed(hidden)
         return F.linear(hidden, self.weight, self.bias)
 
     def to_draft(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ def tau_rows(lab: Lab, texts: dict[str, list[str]], amounts: Amounts, path: Path
         amounts.temperatures,
         max_new_tokens=amounts.new_tokens,
         batch_size=amounts.batch,
-        recorded=True,
+        recorded=amounts.batch > 1,
         name="tau",
     )
     run_bench(lab, bench, path)
@@ -170,6 +170,7 @@ def settings(lab: Lab, amounts: Amounts) -> dict:
         "target": lab.target_name,
         "dtype": str(lab.target.dtype).removeprefix("torch."),
         "amounts": json.loads(json.dumps(asdict(amounts))),
+        "recorded": amounts.batch > 1,  # greedy texts; see xpress_lab.recorded
     }
 
 

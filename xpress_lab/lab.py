@@ -52,7 +52,9 @@ class Lab:
         replay = device.type == "cuda" if replay is None else replay
         kind = ReplayedTarget if replay else Target
         self.target = kind.load(tier.target_folder(folder), device, dtype)
-        pack(self.target.model)
+        room = memory(device)
+        if room is None or 2 * self.target.model.get_memory_footprint() < room:
+            pack(self.target.model)
         self._arms: dict[str, Arm] = {}
         self._methods: dict[tuple, Method] = {}
         self._ngram: NGram | None = None

@@ -7,6 +7,7 @@ the very same tokens, at a fraction of the price, for most rows of a verificatio
 thrown away. What it cannot tell is time, nor anything at T > 0.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -35,8 +36,8 @@ class RecordedTarget(Target):
     """A target that answers from its recorded greedy texts.
 
     Its verdicts on a chain of drafts are those of the target it was made from, up to
-    the rounding of calls of other shapes. Logits are one-hot: what was not said has no
-    score.
+    the rounding of calls of other shapes. What the target did not say has logit -inf:
+    greedy verification is all that it is for.
 
     Args:
         target: writes the texts, several side by side.
@@ -70,10 +71,17 @@ class RecordedTarget(Target):
         tokens = torch.tensor([ids], device=target.device)
         return target.states(tokens, cache, self.tap_ids)[1][0]
 
-    def new_cache(self, rows: int, capacity: int, kind=Bookmarks) -> Bookmarks:
-        """Bookmarks at the beginning of every text."""
-        if rows != len(self.ids):
-            raise LabError(f"{len(self.ids)} texts are recorded, {rows} are asked for.")
+    def new_cache(self, rows: int, capacity: int) -> Bookmarks:
+        """Bookmarks at the beginning of every text.
+
+        ``capacity`` is a prompt, its new tokens and a block, as the loop asks for it.
+        """
+        count, length = self.ids.shape
+        if rows != count or capacity - 1 > length:
+            raise LabError(
+                f"{count} texts of {length} tokens are recorded; {rows} of "
+                f"{capacity - 1} are asked for."
+            )
         return Bookmarks(rows, capacity)
 
     def forward(
@@ -90,19 +98,31 @@ class RecordedTarget(Target):
         ``tokens`` are the text."""
         if tree:
             raise LabError("A recorded text has one branch: it cannot judge a tree.")
+        steps = torch.arange(tokens.shape[1], device=self.device)
         texts, starts = torch.tensor([cache.texts, cache.lengths], device=self.device)
-        places = starts[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        places = places.clamp_max(self.ids.shape[1] - 2)
+        places = (starts[:, None] + steps).clamp_max(self.ids.shape[1] - 2)
+        if ends is not None:
+            self._check_prompts(tokens, texts, steps <= ends[:, None])
         said = self.ids[texts[:, None], places + 1]
         cache.advance(tokens.shape[1])
         if last_only:
             said = said[:, -1:] if ends is None else at_each(said, ends)
-        logits = said.new_zeros(*said.shape, self.vocab_size, dtype=self.dtype)
-        logits.scatter_(-1, said[..., None], 1.0)
+        shape = (*said.shape, self.vocab_size)
+        logits = torch.full(shape, -math.inf, device=self.device, dtype=self.dtype)
+        logits.scatter_(-1, said[..., None], 0.0)
         return TargetOutput(logits, self._taps_at(tap_ids, texts[:, None], places))
+
+    def _check_prompts(self, tokens, texts, inside) -> None:
+        known = self.ids[texts, : tokens.shape[1]]
+        if known.shape != tokens.shape or (known != tokens)[inside].any():
+            raise LabError("These prompts, in this order, are not the recorded ones.")
 
     def _taps_at(self, tap_ids, texts, places) -> torch.Tensor | None:
         if not tap_ids:
             return None
+        if not set(tap_ids) <= set(self.tap_ids):
+            raise LabError(
+                f"Layers {list(tap_ids)} are asked for, {list(self.tap_ids)} recorded."
+            )
         layers = [self.taps[self.tap_ids.index(tap)] for tap in tap_ids]
         return torch.cat([layer[texts, places] for layer in layers], dim=-1)

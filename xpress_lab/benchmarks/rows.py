@@ -134,7 +134,7 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """A result file of this runner; :class:`LabError` for any other file."""
+    """A result file of the runner; :class:`LabError` for any other file."""
     rows = read_rows(path)
     if not rows or not {"method", "benchmark", "verify_steps"} <= set(rows[0]):
         raise LabError(f"{path} holds no results of xpress-lab bench.")

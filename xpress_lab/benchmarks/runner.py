@@ -153,7 +153,8 @@ def run_bench(
         fresh = []
         keys = {arm: _keys(arm, methods[arm], job) for arm in rotated(bench.arms, turn)}
         lacking = [arm for arm in keys if not present.issuperset(keys[arm].values())]
-        target = _judge(lab, bench, methods, job) if lacking else None
+        running = [methods[arm] for arm in lacking]
+        target = _judge(lab, bench, running, job) if lacking else None
         for arm in lacking:
             missing = [n for n, key in keys[arm].items() if key not in present]
             for n, measured in _decoded(target, methods[arm], job, missing, bench):
@@ -203,13 +204,13 @@ def _keys(arm: RunArm, method: Method, job: _Job) -> dict[int, tuple[str, ...]]:
     return {n: tuple(map(str, (*key, n, job.seed))) for n in job.prompts}
 
 
-def _judge(lab: Lab, bench: Bench, methods: dict[RunArm, Method], job: _Job) -> Target:
+def _judge(lab: Lab, bench: Bench, methods: list[Method], job: _Job) -> Target:
     """What verifies the drafts of a job: the target, or what it has written before."""
     if not bench.recorded or job.temperature:
         return lab.target
     prompts = [lab.target.encode(prompt) for prompt in job.prompts.values()]
-    beyond = max(method.block_size for method in methods.values())
-    taps = {tap for method in methods.values() for tap in method.tap_ids}
+    beyond = max(method.block_size for method in methods) - 1
+    taps = {tap for method in methods for tap in method.tap_ids}
     return RecordedTarget(lab.target, prompts, bench.max_new_tokens + beyond, taps)
 
 

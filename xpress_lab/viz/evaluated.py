@@ -65,7 +65,8 @@ def context_curves(rows: pd.DataFrame) -> Figure:
     """Tau by length of the context, a line an arm."""
     table = tau_by_context(rows)
     table = table[table["arm"] != "ar"]
-    enough = table["rounds"] >= min(FEW_ROUNDS, table["rounds"].max())
+    most = table.groupby(["temperature", "arm"])["rounds"].transform("max")
+    enough = table["rounds"] >= most.clip(upper=FEW_ROUNDS)
     table = table[enough]
     fig, axes = panels(table, width=5.4)
     ends = {ax: [] for ax in axes}
