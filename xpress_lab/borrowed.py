@@ -25,16 +25,12 @@ class Borrowed:
     """
 
     def __init__(self, target: Target, draft_ids: torch.Tensor | None = None):
-        self.target, self.draft_ids = target, draft_ids
+        self.target, self.draft_ids, self.packed = target, draft_ids, None
         if draft_ids is None:
             return
         check_draft_ids(draft_ids, target.vocab_size)
         self.draft_ids = draft_ids.to(target.device)
         self.weight, self.bias = target.head_rows(self.draft_ids)
-        head = target.model.get_output_embeddings()
-        # Only where the target's own layers are: a drafter in training needs gradients.
-        packed = isinstance(head, PackedLinear)
-        self.packed = PackedLinear(self.weight, self.bias) if packed else None
         count = len(draft_ids)
         self.index = torch.full((target.vocab_size,), count, device=target.device)
         self.index[self.draft_ids] = torch.arange(count, device=target.device)
@@ -56,6 +52,11 @@ class Borrowed:
         if self.packed is not None:
             return self.packed(hidden)
         return F.linear(hidden, self.weight, self.bias)
+
+    def pack(self) -> None:
+        """Pack the rows for inference; see :mod:`xpress_lab.packed`."""
+        if self.draft_ids is not None:
+            self.packed = PackedLinear(self.weight, self.bias)
 
     def to_draft(self, tokens: torch.Tensor) -> torch.Tensor:
         """Target ids to draft ids; D where the drafter has no such token."""

@@ -20,7 +20,7 @@ from xpress_lab.eagle_method import EagleMethod
 from xpress_lab.errors import LabError
 from xpress_lab.methods import Method, PlainDecoding
 from xpress_lab.ngram import NGram, load_ngram
-from xpress_lab.packed import pack
+from xpress_lab.packed import PackedLinear, pack
 from xpress_lab.presets import BLOCKS, METHODS, PretrainedTarget, Tier, get_tier
 from xpress_lab.replayed import ReplayedMethod, ReplayedTarget
 from xpress_lab.sampling import Sampling
@@ -282,7 +282,7 @@ def arm_method(
 ) -> BlockMethod:
     """An arm made ready to draft: its head folded; arguments as in Lab.method."""
     kind = ReplayedMethod if isinstance(target, ReplayedTarget) else BlockMethod
-    return kind(
+    method = kind(
         name or arm.kind,
         target,
         arm.drafter,
@@ -293,6 +293,9 @@ def arm_method(
         confidence,
         candidates,
     )
+    if isinstance(arm.drafter.fc, PackedLinear):
+        method.borrowed.pack()  # what it reads out by, as its own layers
+    return method
 
 
 def load_lab(
