@@ -4,6 +4,7 @@ Where the processor has no bfloat16 arithmetic that oneDNN uses, nothing is pack
 """
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -56,14 +57,13 @@ def test_weights_stay_where_others_look_for_them():
 
 
 @needs_packing
-def test_a_packed_layer_is_copied_written_changed_and_cast(tmp_path):
+def test_a_packed_layer_is_copied_written_changed_and_cast():
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4)).to(torch.bfloat16)
     plain, x = copy.deepcopy(block), torch.randn(3, 16, dtype=torch.bfloat16)
     pack(block)
     twin = copy.deepcopy(block)
-    torch.save(block, tmp_path / "block.pt")
-    again = torch.load(tmp_path / "block.pt", weights_only=False)
+    again = pickle.loads(pickle.dumps(block))
     with torch.inference_mode():
         wanted = block(x)
         assert torch.equal(twin(x), wanted) and torch.equal(again(x), wanted)

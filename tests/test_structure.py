@@ -10,8 +10,16 @@ PACKAGE = Path(__file__).parents[1] / "xpress_lab"
 FLOORS = (
     ("errors", "provenance"),
     ("devices", "files", "spoken"),
-    ("argmax", "attention", "cache", "packed", "presets", "sampling", "stopwatch"),
-    ("pocket",),
+    (
+        "argmax",
+        "attention",
+        "cache",
+        "packed",
+        "presets",
+        "sampling",
+        "stopwatch",
+        "pocket",
+    ),  # fmt: skip
     ("enumerable", "graphs", "pretrained"),
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),

@@ -19,6 +19,7 @@ from xpress_lab.book.glossary import PAGE, Term, link_terms, read_glossary
 from xpress_lab.book.prose import CODE, plain, scrolling
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_text
+from xpress_lab.viz.labels import benchmark_label
 from xpress_lab.viz.style import label_of, look_of
 
 FIGURES = {
@@ -156,17 +157,15 @@ def tables(results: Path) -> list[tuple[str, str]]:
     lines = pd.read_csv(path)
     found = []
     for temperature in sorted(lines["temperature"].unique()):
-        ours = paper_layout(lines, temperature).rename(columns=label_of, index=_index)
+        ours = paper_layout(lines, temperature).rename(
+            columns=label_of, index=benchmark_label
+        )
         theirs = published_layout(temperature).rename(columns=label_of)
         found.append((f"This lab, T = {temperature:g}", _table(ours)))
         found.append(
             (f"The paper (Qwen3-8B on one H200), T = {temperature:g}", _table(theirs))
         )
     return found
-
-
-def _index(benchmark: str) -> str:
-    return "all together" if benchmark == "all" else benchmark
 
 
 def _table(frame: pd.DataFrame) -> str:
