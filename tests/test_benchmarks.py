@@ -306,6 +306,9 @@ def test_tables_hold_every_arm(rows):
     torch.testing.assert_close(
         torch.tensor(off.to_list()), torch.ones(len(off)), atol=0.1, rtol=0
     )
+    untimed = paper_layout(lines.assign(speedup=float("nan")), 0.0)
+    assert table.loc["all", "ar"] == "1.00x / 1.00"
+    assert untimed.loc["all", "ar"] == "1.00"
     with pytest.raises(LabError, match="No rows"):
         paper_layout(lines, 0.5)
 

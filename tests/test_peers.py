@@ -19,7 +19,7 @@ from xpress_lab.benchmarks.peers import (
     generate,
     generate_dflash,
     race,
-    speed_over_generate,
+    speed_over,
 )
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.presets import FAMILIES
@@ -75,8 +75,13 @@ def test_a_race_holds_every_runner_once_a_text(lab, prompts):
     assert set(rows["runner"]) == runners
     assert len(rows) == len(runners) * 3 * 2 and rows["same_text"].all()
     assert (rows["whole_seconds"] > rows["seconds"]).all()
-    table = speed_over_generate(rows)
+    table = speed_over(rows)
     assert table.loc["generate", "speed"] == 1 and (table["low"] <= table["high"]).all()
+    both = rows.pivot(index=["benchmark", "round"], columns="runner", values="seconds")
+    ratio = both["ours: ar"] / both["ours: xpress"]
+    over = speed_over(rows, "ours: ar").loc["ours: xpress"]
+    assert over["speed"] == round(ratio.median(), 3)
+    assert over["mean"] == round(ratio.mean(), 3)
 
 
 def test_methods_are_compared_with_generate_text_by_text(lab, prompts):

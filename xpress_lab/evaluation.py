@@ -17,7 +17,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from xpress_lab.benchmarks.identity import compare_texts
-from xpress_lab.benchmarks.peers import race, speed_over_generate
+from xpress_lab.benchmarks.peers import race, speed_over
 from xpress_lab.benchmarks.prompts import benchmark_names, prompt_folder, read_prompts
 from xpress_lab.benchmarks.rows import read_frame
 from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
@@ -157,7 +157,7 @@ def draw(out: Path, rows: pd.DataFrame, lines: pd.DataFrame, speed: pd.DataFrame
         "gains": evaluated.gains(lines, best),
         "context": evaluated.context_curves(some),
         "repetition": evaluated.repetition(some, best),
-        "speed": evaluated.speed(speed_over_generate(speed)),
+        "speed": evaluated.speed(speed_over(speed)),
     }
     for name, figure in figures.items():
         save_figure(figure, out / f"{name}.png")

@@ -11,7 +11,7 @@ import torch
 from jinja2 import Environment, PackageLoader
 
 from xpress_lab.benchmarks.convergence import block_convergence, converged_share
-from xpress_lab.benchmarks.peers import race, speed_over_generate
+from xpress_lab.benchmarks.peers import race, speed_over
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.rows import read_frame
 from xpress_lab.benchmarks.runner import Bench, RunArm, run_bench
@@ -81,7 +81,7 @@ def reproduce(
     rows = read_parts(out, "greedy", "sampled")
     sweep = read_parts(out, "passes-few", "passes-many")
     blocks = pd.read_csv(out / "convergence.csv")
-    peers = speed_over_generate(pd.read_csv(out / "peers.csv"))
+    peers = speed_over(pd.read_csv(out / "peers.csv"))
 
     lines, costs, curve = summary(rows), stage_costs(rows), summary(sweep)
     lines.to_csv(out / "summary.csv", index=False)

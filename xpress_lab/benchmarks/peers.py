@@ -146,18 +146,21 @@ def race(
     return pd.DataFrame(rows)
 
 
-def speed_over_generate(rows: pd.DataFrame) -> pd.DataFrame:
-    """Median over texts and rounds of each runner's speed, in units of plain
-    ``generate``'s; columns: speed, low and high quartile, texts that agree.
+def speed_over(rows: pd.DataFrame, baseline: str = "generate") -> pd.DataFrame:
+    """Each runner's speed in units of another's on the same text and round.
+
+    Columns: speed (median over texts and rounds), low and high quartile, mean, and the
+    share of texts that agree with plain ``generate``'s.
     """
     index = ["benchmark", "prompt_id", "round"]
     seconds = rows.pivot(index=index, columns="runner", values="seconds")
-    ratio = seconds.rdiv(seconds["generate"], axis=0)
+    ratio = seconds.rdiv(seconds[baseline], axis=0)
     return pd.DataFrame(
         {
             "speed": ratio.median().round(3),
             "low": ratio.quantile(0.25).round(3),
             "high": ratio.quantile(0.75).round(3),
+            "mean": ratio.mean().round(3),
             "same_text": rows.groupby("runner")["same_text"].mean().round(3),
         }
     )

@@ -147,7 +147,8 @@ def run_bench(
     methods = {arm: arm.method(lab) for arm in bench.arms}
     for method in methods.values():
         say(method.describe())
-        _warm_up(lab, method, bench)
+        if bench.batch_size == 1:  # rows of a batch hold no times
+            _warm_up(lab, method, bench)
     rows, jobs = list(done), list(_jobs(bench))
     for turn, job in enumerate(tqdm(jobs, bench.name, disable=None)):
         fresh = []
@@ -247,7 +248,7 @@ def _warm_up(lab: Lab, method: Method, bench: Bench) -> None:
     where calls are recorded, one for each size of cache that recordings go with."""
     prompts, new, block = bench.prompts.values(), 64, method.block_size
     some = [lab.target.encode(next(iter(prompts))[0])]
-    if isinstance(lab.target, ReplayedTarget) and bench.batch_size == 1:
+    if isinstance(lab.target, ReplayedTarget):
         new = bench.max_new_tokens
         every = (lab.target.encode(prompt) for texts in prompts for prompt in texts)
         sizes = {

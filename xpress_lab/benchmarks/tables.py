@@ -108,12 +108,15 @@ def readable(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def paper_layout(lines: pd.DataFrame, temperature: float) -> pd.DataFrame:
-    """Benchmarks down, arms across, ``speed-up / tau`` in the cells."""
+    """Benchmarks down, arms across, ``speed-up / tau`` in the cells; tau alone where
+    nothing was timed.
+    """
     at = lines[lines["temperature"] == temperature]
     if at.empty:
         raise LabError(f"No rows at temperature {temperature} in these results.")
+    timed = at["speedup"].notna().any()
     cells = [
-        f"{'–' if pd.isna(s) else f'{s:.2f}x'} / {t:.2f}"
+        (f"{'–' if pd.isna(s) else f'{s:.2f}x'} / " if timed else "") + f"{t:.2f}"
         for s, t in zip(at["speedup"], at["tau"], strict=True)
     ]
     table = at.assign(cell=cells).pivot(index="benchmark", columns="arm", values="cell")

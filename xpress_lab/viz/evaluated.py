@@ -113,7 +113,7 @@ def speed(lines: pd.DataFrame) -> Figure:
     """Speed of every runner in units of ``model.generate``'s: medians and quartiles.
 
     Args:
-        lines: from :func:`xpress_lab.benchmarks.peers.speed_over_generate`.
+        lines: from :func:`xpress_lab.benchmarks.peers.speed_over`.
     """
     lines = lines.drop(index="generate").sort_values("speed")
     fig, (ax,) = panels(lines.assign(temperature=0.0), width=7.0)
