@@ -21,6 +21,7 @@ import torch
 from xpress_lab import load_lab
 from xpress_lab.benchmarks.calibration import (
     auroc,
+    calibration,
     calibration_error,
     observe,
     reliability,
@@ -93,6 +94,15 @@ def test_survival_is_the_product_of_confidences(drafts):
     for _, own in drafts.groupby(["temperature", "benchmark", "prompt_id", "round"]):
         np.testing.assert_allclose(own["survival"], own["confidence"].cumprod())
         assert list(own["slot"]) == list(range(1, 16))
+
+
+def test_seeds_are_pooled_and_arms_named(lab, prompts):
+    table = calibration(lab, ["xpress"], prompts, (1.0,), (0, 1), 24)
+    drafts = pd.concat(
+        [observe(lab, "xpress", prompts, (1.0,), 6, 24, seed) for seed in (0, 1)]
+    )
+    assert set(table.pop("arm")) == {"xpress"}
+    pd.testing.assert_frame_equal(table, reliability(drafts))
 
 
 def test_arms_without_a_head_are_refused(lab):

@@ -5,8 +5,11 @@ have kept from the target are judged too. A draft is *reached* if all before it 
 kept; only then does the target answer the question that the head was asked.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import decode
@@ -26,11 +29,30 @@ class Observed(BlockDrafting):
         self.said.append(logits[0].double().sigmoid().tolist())
 
 
+def calibration(
+    lab: Lab,
+    kinds: Sequence[str],
+    prompts: dict[str, list[str]],
+    temperatures: Sequence[float] = (0.0, 1.0),
+    seeds: Sequence[int] = (0,),
+    max_new_tokens: int = 128,
+) -> pd.DataFrame:
+    """:func:`reliability` of the heads of some arms, with an ``arm`` column first."""
+    tables = []
+    for kind in kinds:
+        how = kind, prompts, temperatures, DEFAULT_PASSES, max_new_tokens
+        drafts = pd.concat([observe(lab, *how, seed) for seed in seeds])
+        table = reliability(drafts)
+        table.insert(0, "arm", kind)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
 def observe(
     lab: Lab,
     kind: str,
     prompts: dict[str, list[str]],
-    temperatures: tuple[float, ...] = (0.0, 1.0),
+    temperatures: Sequence[float] = (0.0, 1.0),
     passes: int | None = DEFAULT_PASSES,
     max_new_tokens: int = 128,
     seed: int = 0,
@@ -47,7 +69,8 @@ def observe(
     rows = []
     for temperature in temperatures:
         for name, texts in prompts.items():
-            for number, prompt in enumerate(texts):
+            progress = tqdm(texts, f"{kind} {name}", leave=False, disable=None)
+            for number, prompt in enumerate(progress):
                 said.clear()
                 rounds = decode(
                     lab.target,

@@ -87,6 +87,10 @@ def bench(
         str | None,
         typer.Option(help="Time of a round by context length instead: 256,1024,4096"),
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(help="What confidence heads are worth instead: markov,xpress"),
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Time for --kernels.")] = 120.0,
     as_json: Json = False,
 ):
@@ -101,6 +105,8 @@ def bench(
     Example: xpress-lab bench --tune --limit 5
 
     Example: xpress-lab bench --context 256,1024,4096 --methods ar,dflash,xpress
+
+    Example: xpress-lab bench --calibrate markov,xpress --temperature 0 --temperature 1
     """
     from xpress_lab.benchmarks import prompts as reading
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
@@ -126,23 +132,17 @@ def bench(
         temperatures, seeds = tuple(temperature or [0.0]), tuple(seed or [0])
         if tune:
             return print_tuning(lab, texts, as_json, out_file)
+        how = texts, temperatures, seeds, max_new_tokens
         if candidates is not None:
-            from xpress_lab.benchmarks.certificates import certificate_failures
-
-            counts = parse_counts(candidates, "--candidates")
-            how = counts, temperatures, seeds, max_new_tokens
-            found = certificate_failures(lab, texts, *how)
-            return print_records(found, as_json, out_file)
+            return print_records(failures(lab, candidates, *how), as_json, out_file)
+        if calibrate is not None:
+            return print_records(calibrations(lab, calibrate, *how), as_json, out_file)
         names = lab.trained() if methods == "all" else parse_names(methods)
         if methods == "all" and sizes != (1,):
             names = [name for name in names if name in CHAINS]
         ks = [parse_passes(k) for k in passes.split(",")]
         if context is not None:
-            from xpress_lab.benchmarks.overhead import round_costs
-
-            words = [token for some in texts.values() for token in encoded(lab, some)]
-            lengths = parse_counts(context, "--context")
-            found = round_costs(lab, run_arms(names, ks), words, lengths, turns)
+            found = by_context(lab, run_arms(names, ks), texts, context, turns)
             return print_records(found, as_json, out_file)
         thresholds = parse_thresholds(confidence)
         if any(thresholds) and sizes != (1,):
@@ -175,9 +175,27 @@ def bench(
         print_throughput(lines, as_json)
 
 
-def encoded(lab, prompts: list[str]) -> list[int]:
-    """Ids of all prompts, one after another."""
-    return [token for prompt in prompts for token in lab.target.encode(prompt)]
+def failures(lab, counts: str, texts: dict[str, list[str]], *how):
+    """How often a block of candidate rows is no fixed point of full passes."""
+    from xpress_lab.benchmarks.certificates import certificate_failures
+
+    return certificate_failures(lab, texts, parse_counts(counts, "--candidates"), *how)
+
+
+def calibrations(lab, arms: str, texts: dict[str, list[str]], *how):
+    """What the confidence heads of some arms say, beside what the target does."""
+    from xpress_lab.benchmarks.calibration import calibration
+
+    return calibration(lab, parse_names(arms), texts, *how)
+
+
+def by_context(lab, arms, texts: dict[str, list[str]], lengths: str, turns: int):
+    """Time of a round by the length of its context, cut from all prompts in a row."""
+    from xpress_lab.benchmarks.overhead import round_costs
+
+    prompts = [prompt for some in texts.values() for prompt in some]
+    words = [token for prompt in prompts for token in lab.target.encode(prompt)]
+    return round_costs(lab, arms, words, parse_counts(lengths, "--context"), turns)
 
 
 def latencies(device: str, dtype: str, seconds: float):
