@@ -69,12 +69,14 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(BATCHES) --out data/results/batches.csv
 
 costs: $(INSTALLED) ## measure the shipped times of passes and rounds anew (leave it alone)
-	rm -f $(addprefix data/results/,kernels-*.csv tuning.csv certificates.csv)
+	rm -f $(addprefix data/results/,kernels-*.csv tuning.csv certificates.csv profile.csv)
 	for dtype in float32 bfloat16; do $(BIN)/xpress-lab bench --kernels --device cpu \
 	    --dtype $$dtype --out data/results/kernels-$$dtype.csv || exit 1; done
 	$(BIN)/xpress-lab bench --tune --limit 8 --out data/results/tuning.csv
 	$(BIN)/xpress-lab bench $(CERTIFICATES) --limit 72 --seed 0 --seed 1 --seed 2 \
 	    --out data/results/certificates.csv
+	OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --profile --methods ar,dflash,xpress \
+	    --limit 4 --max-new-tokens 64 --out data/results/profile.csv
 
 LAPTOP := --tier laptop --dtype bfloat16 $(if $(PROMPTS),--prompts $(PROMPTS))
 laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make laptop PROMPTS=DIR
@@ -83,6 +85,11 @@ laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make lapto
 	$(BIN)/xpress-lab bench $(LAPTOP) --tune --limit 2 --out data/results/laptop/tuning.csv
 	$(BIN)/xpress-lab bench $(LAPTOP) --context 256,1024,4096 \
 	    --methods ar,dflash,markov,xpress --out data/results/laptop/context.csv
+	$(BIN)/xpress-lab bench $(LAPTOP) --profile --methods ar,dflash,xpress --limit 1 \
+	    --max-new-tokens 64 --out data/results/laptop/profile.csv
+	$(BIN)/xpress-lab bench $(LAPTOP) --batch-size 1,4,16,32 --limit 5 --turns 3 \
+	    --max-new-tokens 32 --methods ar,dflash,markov,xpress \
+	    --out data/results/laptop/batches.csv
 	$(BIN)/xpress-lab bench $(LAPTOP) $(CERTIFICATES) --limit 10 \
 	    --out data/results/laptop/certificates.csv
 

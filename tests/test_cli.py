@@ -1,13 +1,14 @@
 """The command line: every command helps, works, and fails in one clear line."""
 
 import json
+import re
 import shutil
 
 import pytest
 from typer.testing import CliRunner
 
 from xpress_lab.cli import app
-from xpress_lab.presets import TREES, get_tier
+from xpress_lab.presets import METHODS, TREES, get_tier
 
 COMMANDS = "generate bench tables train fetch export doctor reproduce".split()
 COMMANDS += ["sweep-layers", "sweep-losses", "evaluate"]
@@ -129,6 +130,16 @@ def test_bench_then_tables(run, tmp_path):
     assert json.loads(run("tables", out, "--json").stdout) == lines
     shown = run("tables", out).stdout
     assert "published: Qwen3-8B" in shown and "GSM8K" in shown
+
+
+def test_all_methods_are_those_with_weights_and_the_others_are_named(run):
+    asked = ["bench", "--limit", "1", "--max-new-tokens", "8", "--benchmarks", "chat"]
+    result = run(*asked, "--methods", "all", "--budget", "15", "--json")
+    arms = {line["arm"] for line in json.loads(result.stdout.splitlines()[-1])}
+    ran = {arm.split()[0] for arm in arms}
+    found = re.search(r"Left out, .*: (.*)\. xpress-lab", result.stderr)
+    left_out = set(found[1].split(", ")) if found else set()
+    assert ran | left_out == set(METHODS) and not ran & left_out
 
 
 def test_batches_then_tables(run, tmp_path):

@@ -22,9 +22,10 @@ from xpress_lab.benchmarks.cost_model import (
     tune,
     verdict,
 )
-from xpress_lab.benchmarks.overhead import Meter, round_costs
+from xpress_lab.benchmarks.overhead import Meter, Place, replaced, round_costs
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.benchmarks.refiner_latency import BLOCKS, Arm, Blocks, Grid
+from xpress_lab.benchmarks.round_profile import profile_rounds
 from xpress_lab.benchmarks.runner import run_arms
 from xpress_lab.cli import app
 from xpress_lab.decoding import decode
@@ -270,7 +271,8 @@ def test_a_meter_counts_nested_calls_once_and_leaves_no_trace():
             return 1
 
     clock, meter = Clock(), Meter(torch.device("cpu"))
-    with meter.on([(clock, "outer"), (clock, "inner")]):
+    places = [Place("", clock, "outer"), Place("", clock, "inner")]
+    with replaced(places, meter.timed):
         assert clock.outer() == 2
     assert 0.02 <= meter.seconds < 0.1 and not vars(clock)
     spent = meter.seconds
@@ -287,6 +289,23 @@ def test_a_round_is_model_calls_and_the_rest(lab, prompts):
     # Model calls are most of a round, or some of them are not metered.
     assert (table["overhead"] < 0.5).all()
     assert "forward" not in vars(lab.arm("xpress").drafter)
+
+
+def test_a_profile_is_the_whole_round_by_part_and_kind(lab, prompts):
+    arms = run_arms(["ar", "dflash", "xpress"], [3])
+    table = profile_rounds(lab, arms, prompts[:2], new_tokens=16)
+    assert table.groupby("arm")["share"].sum().tolist() == pytest.approx([1, 1, 1])
+    table = table.set_index(["arm", "part", "kind"])
+    calls = table["calls"]
+    assert calls["ar", "target", "between operations"] == 2  # body and head
+    # Two products for keys and values, more for the rest; the drafter reads taps too.
+    for arm in ("dflash", "xpress 3"):
+        assert calls[arm, "drafter", "matrix products"] > 10
+    layers = lab.target.config.num_hidden_layers
+    assert calls["xpress 3", "target", "attention"] == layers
+    assert ("dflash", "refiner", "matrix products") not in table.index
+    assert 3 <= calls["xpress 3", "refiner", "matrix products"] < 30
+    assert (table["milliseconds"] > 0).all()
 
 
 # --- the command line ---------------------------------------------------------
@@ -308,6 +327,8 @@ def test_bench_prints_flat_records(run):
         (("--tune", *some), "break_even_tau"),
         (("--candidates", "4,32", *some), "failure_rate"),
         (("--context", "40,80", "--turns", "1", *some), "overhead"),
+        (("--stages", *some), "verify_ms"),
+        (("--profile", "--methods", "xpress", *some), "milliseconds"),
     ):
         result = run(*words, "--json")
         assert result.exit_code == 0, result.output
@@ -329,6 +350,15 @@ def test_tuning_ends_in_words(run):
     result = run("--tune", "--benchmarks", "chat", "--limit", "1")
     assert result.exit_code == 0, result.output
     assert "plain decoding" in result.output and "Published (T=0)" in result.output
+
+
+def test_published_passes_give_an_expected_speed():
+    rows = cost_model.published_by_passes()
+    assert set(rows["passes"]) == {*map(str, range(1, 9)), "markov"}
+    one = rows[(rows["benchmark"] == "GSM8K") & (rows["passes"] == "4")].iloc[0]
+    bare, step = 6.48 / 4.8, 1e6 / 110
+    assert one["tau"] == 9.97
+    assert one["expected_speedup"] == pytest.approx(9.97 / (bare + 379 / step))
 
 
 def test_candidate_counts_must_be_numbers(run):

@@ -28,6 +28,7 @@ from transformers import (
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.methods import PlainDecoding
+from xpress_lab.pocket.tokenizer import build_tokenizer
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import FAMILIES, Target, refuse_unless_croppable
 
@@ -437,6 +438,15 @@ def test_every_family_keeps_its_greedy_text(family):
     method = toys.make_method("xpress", target, 4)
     out = decode(target, method, toys.PROMPT, max_new_tokens=24)
     assert out.tokens == text
+
+
+def test_a_target_in_shards_is_read_whole(tmp_path):
+    target, text = varied_target("llama")
+    target.model.save_pretrained(tmp_path, max_shard_size="20KB")
+    build_tokenizer().save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
+    read = Target.load(tmp_path, dtype=torch.float64)
+    assert decode(read, PlainDecoding(), toys.PROMPT, max_new_tokens=24).tokens == text
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "cohere", "gemma"])

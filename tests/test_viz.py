@@ -177,7 +177,7 @@ def test_rounds_grid_emits_nothing_behind_the_end():
 
 
 def test_stepper_draws_what_its_slider_says():
-    stepper = JacobiStepper({"one": a_text(), "two": a_text()}, WORDS)
+    stepper = JacobiStepper(lambda *_: a_text(), ["one", "two"], WORDS)
     assert stepper.step.max == 3 and stepper.step.value == 0
     assert stepper.sentence.value == "The bare draft: its first 0 tokens are right."
     before = stepper.picture.value
@@ -186,15 +186,35 @@ def test_stepper_draws_what_its_slider_says():
     assert stepper.sentence.value.startswith("Pass 2 changed 2 tokens and found 1")
     stepper.block.value = 2  # another block begins at its draft
     assert stepper.step.value == 0
-    stepper.text.value = "two"
+    stepper.prompt.value = "two"
     assert len(stepper.block.options) == 3
     assert not plt.get_fignums()
+
+
+def test_stepper_asks_for_the_text_of_prompt_temperature_and_seed_once():
+    asked = []
+
+    def draft(prompt, temperature, seed):
+        asked.append((prompt, temperature, seed))
+        return a_text()
+
+    stepper = JacobiStepper(draft, ["one", "two"], WORDS)
+    assert asked == [("one", 0.0, 0)] and stepper.seed.disabled
+    stepper.temperature.value = 1.0
+    assert not stepper.seed.disabled
+    stepper.seed.value = 7
+    stepper.prompt.value = "two"
+    stepper.temperature.value = 0.0  # greedy texts are the same for every seed
+    wanted = [("one", 1.0, 0), ("one", 1.0, 7), ("two", 1.0, 7), ("two", 0.0, 0)]
+    assert asked[1:] == wanted
+    stepper.temperature.value = 1.0
+    assert asked[1:] == wanted
 
 
 def test_stepper_has_a_picture_and_a_sentence_for_pages_without_a_kernel(monkeypatch):
     shown = []
     monkeypatch.setattr(widgets, "display", lambda data, raw: shown.append((data, raw)))
-    JacobiStepper({"one": a_text()}, WORDS).show()
+    JacobiStepper(lambda *_: a_text(), ["one"], WORDS).show()
     ((faces, raw),) = shown
     assert raw
     assert "application/vnd.jupyter.widget-view+json" in faces

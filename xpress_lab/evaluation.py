@@ -51,26 +51,27 @@ def evaluate(
     tier: str,
     out: Path,
     prompts: Path | None = None,
-    weights: Path | None = None,
-    device: str = "auto",
+    *,
     dtype: str = "bfloat16",
     say: Callable[[str], None] = print,
     amounts: Amounts = Amounts(),  # noqa: B008  frozen, so safe to share
+    **where,
 ) -> pd.DataFrame:
     """Measure what is missing in ``out``, draw, write; returns the summary table.
 
     Args:
         prompts: folder of benchmark prompts; see
             :func:`xpress_lab.benchmarks.prompts.prompt_folder`.
-        weights: folder of trained arms; by default the shipped ones.
         dtype: in which taus and speeds are measured. Identity is looked at in float32
             too, where it must hold.
+        where: device, folder of trained arms and model, as in
+            :func:`xpress_lab.lab.load_lab`.
     """
     folder = prompt_folder(tier, prompts)
     texts = {
         n: read_prompts(folder, n, amounts.prompts) for n in benchmark_names(folder)
     }
-    lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
+    lab = load_lab(tier, dtype=dtype, **where)
     out.mkdir(parents=True, exist_ok=True)
     check_settings(out / "made.json", settings(lab, amounts))
     say(f"Measuring {sum(map(len, texts.values()))} prompts; results grow in {out}.")
@@ -78,11 +79,7 @@ def evaluate(
         out / "speed.csv", first(texts, amounts.raced), partial(raced, lab, amounts)
     )
     for kind in dict.fromkeys(("float32", dtype)):
-        own = (
-            lab
-            if kind == dtype
-            else load_lab(tier, device=device, dtype=kind, folder=weights)
-        )
+        own = lab if kind == dtype else load_lab(tier, dtype=kind, **where)
         some = first(texts, amounts.compared)
         grow(out / f"identity-{kind}.csv", some, partial(compared, own, amounts))
     rows = tau_rows(lab, texts, amounts, out / "tau.csv")

@@ -68,9 +68,10 @@ class Lab:
     def place(self, name: str) -> Path:
         """Where an arm or table lies: in the folder, or else among the shipped ones,
         provided that both draft for the same target."""
-        own, target = self.folder / name, self.folder / "target"
+        own, target = self.folder / name, self.tier.target_folder(self.folder)
         there = any((own / file).is_file() for file in ("config.json", TENSORS))
-        if there or self.tier.target_folder(self.folder) == target:
+        usual = self.tier.target == get_tier(self.tier.name).target
+        if there or not usual or target == self.folder / "target":
             return own
         shipped = self.tier.folder() / name
         return shipped if shipped.is_dir() else own
@@ -259,9 +260,10 @@ def check_target(tier: Tier, device: torch.device, dtype: torch.dtype) -> None:
         return
     name, folder = tier.target.name, tier.target.folder()
     if not (folder / "config.json").is_file():
+        other = "" if tier.target == get_tier(tier.name).target else f" --model {name}"
         raise LabError(
             f"{name}, the target of tier {tier.name}, is not on this machine: run "
-            f"xpress-lab fetch {tier.name}"
+            f"xpress-lab fetch {tier.name}{other}"
         )
     needed, room = weight_bytes(folder, dtype), memory(device)
     if room is not None and needed > room:
@@ -304,6 +306,7 @@ def load_lab(
     device: str = "auto",
     dtype: str = "float32",
     folder: str | Path | None = None,
+    model: str | None = None,
     replay: bool | None = None,
 ) -> Lab:
     """Load a tier.
@@ -313,8 +316,15 @@ def load_lab(
         device: ``auto`` (cuda, else mps, else cpu) or one of them.
         dtype: ``float32`` (exact comparisons), ``bfloat16``, ``float16``, ``float64``.
         folder: checkpoints from elsewhere; by default data/checkpoints/TIER.
+        model: another target, by Hub id or local folder, for which ``folder`` holds
+            the drafters.
         replay: see :class:`Lab`.
     """
-    chosen = get_tier(tier)
+    chosen = get_tier(tier).of_model(model)
+    if model and not folder:
+        raise LabError(
+            f"{model} needs drafters of its own: train them with xpress-lab train "
+            f"--tier {tier} --model {model} --out FOLDER, and name them by --weights."
+        )
     where = Path(folder) if folder else chosen.folder()
     return Lab(chosen, where, pick_device(device), pick_dtype(dtype), replay)

@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+# What stands in a figure's PNG beside the picture: not matplotlib's version.
+SIGNED = {"bbox_inches": "tight", "metadata": {"Software": "xpress-lab"}}
 FOLDER = Path(__file__).parents[1] / "notebooks"
 TIMEOUT = 300  # seconds a cell
 METADATA = {
@@ -31,6 +33,8 @@ def introduce(seed: int = 0) -> None:
     still when another program keeps a core busy.
     """
     import torch
+    from IPython import get_ipython
+    from matplotlib_inline.config import InlineBackend
     from transformers.utils import logging
 
     from xpress_lab.provenance import versions
@@ -38,6 +42,8 @@ def introduce(seed: int = 0) -> None:
 
     logging.disable_progress_bar()  # it would be saved as a bar frozen at 0 %
     use_style()
+    if (shell := get_ipython()) is not None:
+        InlineBackend.instance(parent=shell).print_figure_kwargs = SIGNED
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     print(versions())

@@ -1,7 +1,7 @@
 """The tiers: where their files are and how their models are sized and trained."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from xpress_lab.errors import LabError
@@ -58,6 +58,7 @@ class ResponseRecipe:
     held_out: int = 72  # evaluation prompts a family, never trained on
     own_questions: int = 0  # of a pretrained target, asked by itself
     templates: int = 0
+    users: int = 20_000  # at most, of a file or data set that the user names
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,17 @@ class Tier:
     arm: ArmRecipe = field(default_factory=ArmRecipe)
     seed: int = 0
     published: dict[str, str] = field(default_factory=dict)  # arms on the Hub, by kind
+
+    def of_model(self, model: str | None) -> "Tier":
+        """The same with another target, by Hub id or local folder; itself for None."""
+        if model is None:
+            return self
+        if not isinstance(self.target, PretrainedTarget):
+            raise LabError(
+                f"Tier {self.name} has a target of its own making: --model is for "
+                "the laptop tier."
+            )
+        return replace(self, target=PretrainedTarget(model))
 
     def folder(self, data: Path | None = None) -> Path:
         """Of the arms: shipped in data/, or fetched where others published them."""

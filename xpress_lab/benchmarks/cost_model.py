@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from xpress_lab.benchmarks.tables import published
+from xpress_lab.benchmarks.tables import published, published_passes
 from xpress_lab.decoding import Generation, decode
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
@@ -72,8 +72,9 @@ def tune(
     """One row per K and block size: tau, the times of a round, break-even, speed-up.
 
     Columns: source, method, passes, block, tau, draft, refine, verify, ar (these four
-    in milliseconds), break_even_tau, speedup, estimated (the block is not the trained
-    one). Sorted by speed-up.
+    in milliseconds), break_even_tau, speedup, spread (interquartile range over median
+    of a text's draft and refine time), estimated (the block is not the trained one).
+    Sorted by speed-up.
     """
     passes = PASSES if passes is None else passes
     methods = {k: lab.method("xpress", k) for k in passes}
@@ -111,6 +112,10 @@ def _row(k, size: int, texts: list[Generation], verify: dict, estimated: bool) -
         sum(text.seconds[stage] for text in texts) / len(rounds)
         for stage in ("draft", "refine")
     )
+    each = pd.Series(
+        [(t.seconds["draft"] + t.seconds["refine"]) / len(t.rounds) for t in texts]
+    )
+    low, middle, high = each.quantile([0.25, 0.5, 0.75])
     cost = cost_of_round(draft, refine, verify[size], verify[1])
     times = {"draft": draft, "refine": refine, "verify": verify[size], "ar": verify[1]}
     return {
@@ -122,6 +127,7 @@ def _row(k, size: int, texts: list[Generation], verify: dict, estimated: bool) -
         **{name: 1e3 * seconds for name, seconds in times.items()},
         "break_even_tau": cost,
         "speedup": tau / cost,
+        "spread": (high - low) / middle,
         "estimated": estimated,
     }
 
@@ -151,6 +157,27 @@ def published_costs(temperature: float = 0.0) -> pd.DataFrame:
     rows["expected_cost"] = rows["benchmark"].map(bare) + rows["refiner"]
     rows["expected_speedup"] = rows["tau"] / rows["expected_cost"]
     return rows.drop(columns="temperature").reset_index(drop=True)
+
+
+def published_by_passes() -> pd.DataFrame:
+    """What the published tau and latencies say of K: which is best on an H200?
+
+    The bare drafter's implied cost of a round, plus the refiner's latency at K (or
+    Markov's), over the published tau at K; T=0. Columns: benchmark, passes (a number,
+    or "markov"), tau, refiner (in plain steps), expected_speedup.
+    """
+    step = 1e6 / PUBLISHED_AR
+    taken = {str(k): us / step for k, us in PUBLISHED_REFINE.items()}
+    taken["markov"] = PUBLISHED_MARKOV / step
+    costs = published_costs()
+    bare = costs[costs["method"] == "dflash"].set_index("benchmark")["implied_cost"]
+    rows = published_passes()
+    rows = rows[rows["passes"].isin(taken)].copy()
+    rows["refiner"] = rows["passes"].map(taken)
+    rows["expected_speedup"] = rows["tau"] / (
+        rows["benchmark"].map(bare) + rows["refiner"]
+    )
+    return rows.reset_index(drop=True)
 
 
 def verdict(measured: pd.DataFrame, costs: pd.DataFrame) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
+from typing import NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
@@ -27,6 +28,28 @@ from xpress_lab.target import Target
 SOLVERS = ("solve", "solve_by_candidates", "solve_sequentially")
 
 
+class Place(NamedTuple):
+    """A function by its owner and name, and the part of a round that it belongs to."""
+
+    part: str
+    owner: object
+    name: str
+
+
+@contextmanager
+def replaced(places: Sequence[Place], by) -> Iterator[None]:
+    """Within it, the function at each place is what ``by(function, part)`` makes."""
+    own = [place.name in vars(place.owner) for place in places]
+    kept = [getattr(place.owner, place.name) for place in places]
+    for place, call in zip(places, kept, strict=True):
+        setattr(place.owner, place.name, by(call, place.part))
+    try:
+        yield
+    finally:
+        for (_, owner, name), call, there in zip(places, kept, own, strict=True):
+            setattr(owner, name, call) if there else delattr(owner, name)
+
+
 class Meter:
     """Adds up the time within chosen calls; a call within a call counts once.
 
@@ -37,7 +60,7 @@ class Meter:
     def __init__(self, device):
         self.device, self.seconds, self._depth = device, 0.0, 0
 
-    def timed(self, call):
+    def timed(self, call, _part: str):
         """The same function, metered."""
 
         def metered(*args, **kwargs):
@@ -54,32 +77,22 @@ class Meter:
 
         return metered
 
-    @contextmanager
-    def on(self, places: Sequence[tuple[object, str]]) -> Iterator[None]:
-        """Within it the named attributes are metered."""
-        before = [(owner, name, name in vars(owner)) for owner, name in places]
-        kept = [getattr(owner, name) for owner, name in places]
-        for (owner, name), call in zip(places, kept, strict=True):
-            setattr(owner, name, self.timed(call))
-        try:
-            yield
-        finally:
-            for (owner, name, own), call in zip(before, kept, strict=True):
-                setattr(owner, name, call) if own else delattr(owner, name)
 
-
-def model_calls(target: Target, method: Method) -> list[tuple[object, str]]:
-    """Where a round runs a model: target body and head, drafter, passes."""
-    places = [(target.model.get_decoder(), "forward"), (target, "head")]
-    places += [(Graph, "__call__")]  # which makes none of these calls on CUDA
+def model_calls(target: Target, method: Method) -> list[Place]:
+    """Where a round runs a model: target, drafter, refiner."""
+    places = [
+        Place("target", target.model.get_decoder(), "forward"),
+        Place("target", target, "head"),
+        Place("graph", Graph, "__call__"),  # which makes none of these calls on CUDA
+    ]
     drafter = getattr(method, "drafter", None)
     if drafter is not None:
-        places += [(drafter, "forward"), (drafter, "project")]
+        places += [Place("drafter", drafter, name) for name in ("forward", "project")]
     if getattr(method, "head", None) is not None:
-        places += [(method.head, "prepare")]
+        places += [Place("refiner", method.head, "prepare")]
     if hasattr(method, "borrowed"):
-        places += [(method.borrowed, "logits")]
-        places += [(drafting, solver) for solver in SOLVERS]
+        places += [Place("drafter", method.borrowed, "logits")]
+        places += [Place("refiner", drafting, solver) for solver in SOLVERS]
     return places
 
 
@@ -134,7 +147,7 @@ def measure_round(lab: Lab, method: Method, ids: list[int], new_tokens: int) -> 
         if not started:  # the first token comes from reading the prompt
             started.extend((time.perf_counter(), meter.seconds))
 
-    with meter.on(model_calls(lab.target, method)):
+    with replaced(model_calls(lab.target, method), meter.timed):
         text = decode(
             lab.target,
             method,

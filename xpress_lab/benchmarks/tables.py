@@ -61,8 +61,9 @@ def labelled(rows: pd.DataFrame) -> pd.DataFrame:
 def summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
     """One line per temperature, benchmark and arm, pooled over texts.
 
-    Columns: the three taus with the pooled one's interval, acceptance rate, speed,
-    and speed-up over ``baseline`` on the same texts (``nan`` without it).
+    Columns: the three taus with the pooled one's interval, the share of texts that go
+    in circles (which flatter a tau), acceptance rate, speed, and speed-up over
+    ``baseline`` on the same texts (``nan`` without it).
     """
     rows = labelled(rows)
     lines = []
@@ -85,6 +86,7 @@ def summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
                         "tau_high": tau.high,
                         "tau_per_step": tau_per_step(texts),
                         "tau_per_response": tau_per_response(texts),
+                        "degenerate": degenerate(texts).mean(),
                         "acceptance_rate": acceptance_rate(texts),
                         "tokens_per_second": tokens_per_second(texts),
                         "speedup": speed.value if speed else float("nan"),
@@ -104,6 +106,7 @@ def readable(lines: pd.DataFrame) -> pd.DataFrame:
             "–" if pd.isna(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
             for value, low, high in values
         ]
+    shown.insert(5, "in circles", lines["degenerate"].map("{:.0%}".format))
     return shown.rename(columns={"temperature": "T"})
 
 
@@ -196,6 +199,18 @@ def tau_by_context(rows: pd.DataFrame) -> pd.DataFrame:
 def published() -> pd.DataFrame:
     """The paper's own table: Qwen3-8B, one H200, batch 1 (data/published.csv)."""
     return pd.read_csv(data_folder() / "published.csv", comment="#")
+
+
+@cache
+def published_passes() -> pd.DataFrame:
+    """The paper's tau by K at T=0, read off its figure; Markov's as passes "markov"."""
+    return pd.read_csv(data_folder() / "published-passes.csv", comment="#")
+
+
+@cache
+def published_batches() -> pd.DataFrame:
+    """The authors' tokens a second in vLLM by batch size, greedy."""
+    return pd.read_csv(data_folder() / "published-batches.csv", comment="#")
 
 
 def published_layout(temperature: float) -> pd.DataFrame:

@@ -9,7 +9,7 @@ one arm at one size in one turn.
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from xpress_lab.batching import decode_batch
+from xpress_lab.benchmarks.prompts import (
+    benchmark_names,
+    prompt_folder,
+    read_prompts,
+)
 from xpress_lab.benchmarks.result_files import (
     SAME,
     append_rows,
@@ -29,7 +34,7 @@ from xpress_lab.benchmarks.runner import RunArm, rotated
 from xpress_lab.benchmarks.tables import method_label
 from xpress_lab.decoding import STAGES, Generation
 from xpress_lab.errors import LabError
-from xpress_lab.lab import Lab
+from xpress_lab.lab import DEFAULT_PASSES, Lab
 from xpress_lab.methods import Method
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import token_hash
@@ -87,11 +92,17 @@ def pool_of(prompts: dict[str, list[str]], sizes: Sequence[int]) -> tuple[str, .
     return tuple(mixed[: len(mixed) // whole * whole])
 
 
-def run_throughput(lab: Lab, load: Load, out: Path | None = None) -> pd.DataFrame:
+def run_throughput(
+    lab: Lab,
+    load: Load,
+    out: Path | None = None,
+    say: Callable[[str], object] = tqdm.write,
+) -> pd.DataFrame:
     """Run, or finish, a measurement.
 
     Args:
         out: CSV that rows are appended to; what it already has is not run again.
+        say: told what each method resolves to.
 
     Returns:
         All rows, those of earlier runs of the same file included.
@@ -104,7 +115,7 @@ def run_throughput(lab: Lab, load: Load, out: Path | None = None) -> pd.DataFram
     present = {tuple(row[k] for k in KEY) for row in rows}
     methods = {arm: arm.method(lab) for arm in load.arms}
     for method in methods.values():
-        tqdm.write(method.describe())
+        say(method.describe())
     _warm_up(lab, methods.values(), prompts, load)
     jobs = [(t, turn) for t in load.temperatures for turn in range(load.turns)]
     for temperature, turn in tqdm(jobs, "turns", disable=None):
@@ -121,6 +132,21 @@ def run_throughput(lab: Lab, load: Load, out: Path | None = None) -> pd.DataFram
             if out:
                 append_rows(out, [row], COLUMNS)
     return as_frame(rows)
+
+
+def end_to_end(
+    lab: Lab, sizes: Sequence[int] = (1, 4, 16, 32), turns: int = 3, say=tqdm.write
+) -> pd.DataFrame:
+    """Greedy speed of the four usual methods by batch size, on the tier's own prompts:
+    lines of :func:`throughput_summary`."""
+    folder = prompt_folder(lab.tier.name)
+    each = math.ceil(math.lcm(*sizes) / len(benchmark_names(folder)))
+    texts = {n: read_prompts(folder, n, each) for n in benchmark_names(folder)}
+    arms = tuple(RunArm(name) for name in ("ar", "dflash", "markov"))
+    arms += (RunArm("xpress", DEFAULT_PASSES),)
+    pool = pool_of(texts, sizes)
+    load = Load(arms, pool, tuple(sizes), turns=turns, max_new_tokens=64)
+    return throughput_summary(run_throughput(lab, load, say=say))
 
 
 def _warm_up(lab: Lab, methods, prompts: list[list[int]], load: Load) -> None:

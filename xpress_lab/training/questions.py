@@ -1,10 +1,11 @@
 """Questions for a pretrained target to answer, so that drafters learn its words.
 
-Three sources. *Own*: the model continues the empty user turn of its chat template,
+Four sources. *Own*: the model continues the empty user turn of its chat template,
 and so writes the questions it expects (the idea of Magpie). *Templates*: our sentences
 in the wording of the math, code and chat benchmarks. *Rest*: prompts of a benchmark
-folder that the protocol does not evaluate; they are read and never kept. A question
-that is also evaluated is dropped, whatever its source.
+folder that the protocol does not evaluate; they are read and never kept. *The user's*:
+a file or a data set of the Hub. A question that is also evaluated is dropped, whatever
+its source.
 """
 
 import hashlib
@@ -19,7 +20,9 @@ from tqdm import tqdm
 
 from xpress_lab.benchmarks.hub_prompts import BOXED, PASSES
 from xpress_lab.benchmarks.prompts import benchmark_names, read_prompts
+from xpress_lab.errors import LabError, first_line
 from xpress_lab.files import write_text
+from xpress_lab.presets import data_folder
 from xpress_lab.sampling import Sampling
 from xpress_lab.target import Target
 from xpress_lab.training.answers import answer
@@ -35,8 +38,13 @@ def fingerprint(question: str) -> str:
     return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
 
+def known_evaluated() -> set[str]:
+    """Fingerprints of the seven benchmarks' evaluated prompts, as shipped."""
+    return set((data_folder() / "evaluated.txt").read_text("utf-8").split())
+
+
 def evaluated(folder: Path) -> set[str]:
-    """Fingerprints of every prompt that the protocol evaluates."""
+    """Fingerprints of every prompt of a folder that the protocol evaluates."""
     return {
         fingerprint(prompt)
         for name in benchmark_names(folder)
@@ -48,6 +56,52 @@ def rest_of_benchmarks(folder: Path) -> dict[str, list[str]]:
     """What a benchmark folder holds beyond the evaluated prompts, by benchmark."""
     names = benchmark_names(folder)
     return {name: read_prompts(folder, name)[EVALUATED:] for name in names}
+
+
+def asked_in(source: str, most: int) -> list[str]:
+    """The first ``most`` questions of a JSONL file, or of a data set on the Hub.
+
+    A row holds ``turns`` (texts), ``messages`` (role, content) or ``conversations``
+    (from, value, as mlabonne/open-perfectblend has them); its first question counts.
+    """
+    path = Path(source)
+    if path.is_file():
+        with path.open(encoding="utf-8") as lines:
+            rows = [_parsed(line, path) for line in itertools.islice(lines, most)]
+    else:
+        rows = itertools.islice(_hub_rows(source), most)
+    return [_first_question(row, source) for row in rows]
+
+
+def _parsed(line: str, path: Path) -> dict:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise LabError(f"{path} is no JSONL file: {error}.") from error
+
+
+def _hub_rows(name: str) -> Iterable[dict]:
+    try:
+        from datasets import load_dataset
+
+        return load_dataset(name, split="train", streaming=True)
+    except Exception as error:  # the Hub and datasets raise many kinds
+        raise LabError(
+            f"{name} is neither a file nor a data set that can be had from the Hub "
+            f"({first_line(error)}). Reading one takes pip install -e .[hub]."
+        ) from error
+
+
+def _first_question(row: dict, source: str) -> str:
+    said = [{"role": "user", "content": turn} for turn in row.get("turns") or ()]
+    said += row.get("messages") or row.get("conversations") or ()
+    for turn in said:
+        if turn.get("role", turn.get("from")) in ("user", "human"):
+            return turn.get("content", turn.get("value"))
+    raise LabError(
+        f"{source} has a row without a question: it should hold turns, messages or "
+        f"conversations, and holds {', '.join(row)}."
+    )
 
 
 def unseen(questions: Iterable[str], marks: set[str]) -> list[str]:

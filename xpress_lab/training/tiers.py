@@ -1,6 +1,5 @@
 """Which workshop makes a tier."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from xpress_lab.errors import LabError
@@ -15,6 +14,7 @@ def open_workshop(
     out: Path,
     benchmarks: Path | None = None,
     model: str | None = None,
+    users: str | None = None,
 ) -> Workshop:
     """The workshop of a tier; states and logs go to ``out/work``.
 
@@ -22,15 +22,15 @@ def open_workshop(
         out: the checkpoint folder.
         benchmarks: folder of benchmark prompts (pretrained targets only).
         model: another target, by Hub id or local folder.
+        users: questions in a JSONL file or a data set (pretrained targets only).
     """
     pretrained = isinstance(tier.target, PretrainedTarget)
-    if not pretrained and (model or benchmarks):
+    if not pretrained and (benchmarks or users):
         raise LabError(
             f"Tier {tier.name} trains its own target on its own grammar: "
-            "--model and --prompts are for the laptop tier."
+            "--prompts and --questions are for the laptop tier."
         )
+    tier = tier.of_model(model)
     if not pretrained:
         return PocketWorkshop(tier, out, out / "work")
-    if model:
-        tier = replace(tier, target=PretrainedTarget(model))
-    return LaptopWorkshop(tier, out, out / "work", benchmarks)
+    return LaptopWorkshop(tier, out, out / "work", benchmarks, users)

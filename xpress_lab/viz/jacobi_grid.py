@@ -7,6 +7,8 @@ cell below is compared with the one above it:
 * **frozen**: unchanged, and so is everything to its left. It can never change
   again, because its inputs can not.
 * **kept**: unchanged, but something to its left moved, so it may still change.
+
+A red number above a slot says that its last draft is **rejected later**, by the target.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from collections.abc import Callable, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Polygon, Rectangle
 
 from xpress_lab.decoding import Round
@@ -26,7 +29,8 @@ FILL = {SEED: "#f0f0f0", CHANGED: "#f7c66b", KEPT: "white", FROZEN: "#bcdcf0"}
 YES, NO = "#00664b", "#b3261e"
 GLYPHS = {"\n": "⏎", " ": "␣", "    ": "⇥", "": "∅"}
 CELL_WIDTH, CELL_HEIGHT = 0.66, 0.34  # inches
-NAMES_WIDTH, LEGEND_HEIGHT = 1.15, 0.4  # inches
+NAMES_WIDTH, LEGEND_LINE = 1.15, 0.24  # inches
+WIDE = 12  # slots, from which the legend fits one line
 
 Words = Callable[[int], str] | Sequence[str]
 
@@ -114,7 +118,7 @@ def jacobi_grid(
     rows, slots = len(trace) + 1, len(trace[0])
     if ax is None:
         ax = _fitting_axes(rows, slots)
-    _empty_stage(ax, rows, slots)
+    _empty_stage(ax, rows, verdict)
     emitted = emitted_by(round)
     for p in range(shown):
         _name_row(ax, p, _pass_name(p, len(round.trace)), bold=p == shown - 1)
@@ -129,7 +133,7 @@ def jacobi_grid(
     anchor = show_word(word(round.block[0]))
     ax.text(-0.1, -1.02, f"after “{anchor}”", ha="right", va="center", fontsize=8)
     if legend:
-        _legend(ax)
+        _legend(ax, slots)
     return ax.figure
 
 
@@ -142,20 +146,24 @@ def _pass_name(p: int, passes: int) -> str:
 def _fitting_axes(rows: int, slots: int) -> Axes:
     """Axes on a new figure, so that a cell has the same size in every grid."""
     wide, high = CELL_WIDTH * (slots + 1), CELL_HEIGHT * (rows + 1.3)
-    width, height = wide + NAMES_WIDTH, high + LEGEND_HEIGHT
+    below = LEGEND_LINE * (1.7 if slots >= WIDE else 2.7)
+    width, height = wide + NAMES_WIDTH, high + below
     fig = plt.figure(figsize=(width, height), layout="none")
-    place = (NAMES_WIDTH / width, LEGEND_HEIGHT / height, wide / width, high / height)
+    place = (NAMES_WIDTH / width, below / height, wide / width, high / height)
     return fig.add_axes(place)
 
 
-def _empty_stage(ax: Axes, rows: int, slots: int) -> None:
+def _empty_stage(ax: Axes, rows: int, verdict: list[str]) -> None:
+    slots = len(verdict)
     ax.set_xlim(-0.05, slots + 0.95)
     ax.set_ylim(rows - 0.1, -1.4)
     ax.set_axis_off()
     ax.grid(False)
-    for k in range(slots):
+    for k, said in enumerate(verdict):
         text = f"slot {k + 1}" if k == 0 else str(k + 1)
-        ax.text(k + 0.5, -0.75, text, ha="center", va="center", fontsize=8, color=MUTED)
+        colour = MUTED if said == ACCEPTED else NO
+        style = {"ha": "center", "va": "center", "fontsize": 8}
+        ax.text(k + 0.5, -0.75, text, color=colour, **style)
     ax.text(
         slots + 0.45,
         -0.85,
@@ -220,7 +228,7 @@ def _verdict_row(ax: Axes, y: int, verdict: list[str], correction: str) -> None:
     ax.text(k + 0.5, y - 0.22, text, ha="center", va="top", fontsize=8, **style)
 
 
-def _legend(ax: Axes) -> None:
+def _legend(ax: Axes, slots: int) -> None:
     names = {
         CHANGED: "changed by this pass",
         KEPT: "same as above, not final yet",
@@ -230,11 +238,13 @@ def _legend(ax: Axes) -> None:
         Patch(facecolor=FILL[state], edgecolor="#b5b5b5", label=name)
         for state, name in names.items()
     ]
+    red = {"marker": "$7$", "color": NO, "linestyle": "", "markersize": 6}
+    handles.append(Line2D([], [], label="red number: rejected later", **red))
     ax.legend(
         handles=handles,
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
-        ncols=3,
+        ncols=4 if slots >= WIDE else 2,
         fontsize=8.5,
         frameon=False,
         borderaxespad=0.2,

@@ -7,12 +7,15 @@ and a sentence for readers without pictures.
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from functools import cache
+from textwrap import shorten
 
 import matplotlib.pyplot as plt
 from IPython.display import display
 from ipywidgets import (
     HTML,
+    BoundedIntText,
     Dropdown,
     HBox,
     Image,
@@ -72,34 +75,58 @@ def step_sentence(round: Round, p: int) -> str:
     return said
 
 
+Draft = Callable[[str, float, int], Generation]  # prompt, temperature, seed
+
+
 class JacobiStepper:
-    """Choose a text, a block and a pass; the grid follows.
+    """Choose a prompt, a temperature, a seed, a block and a pass; the grid follows.
 
     Args:
-        texts: generations with traces, by name.
+        draft: the text that answers a prompt, with traces. Asked when the choice of
+            prompt, temperature or seed moves, once for each.
+        prompts: what there is to choose from.
         words: text of a token id, a function or a sequence.
     """
 
-    def __init__(self, texts: Mapping[str, Generation], words: Words):
-        self.texts, self.words = texts, words
-        wide = Layout(width="340px")
-        self.text = Dropdown(options=list(texts), description="prompt", layout=wide)
+    def __init__(
+        self,
+        draft: Draft,
+        prompts: Sequence[str],
+        words: Words,
+        temperatures: Sequence[float] = (0.0, 0.5, 1.0),
+    ):
+        self.draft, self.words = cache(draft), words
+        wide, narrow = Layout(width="420px"), Layout(width="160px")
+        named = [(shorten(p, 48, placeholder=" ..."), p) for p in prompts]
+        self.prompt = Dropdown(options=named, description="prompt", layout=wide)
+        degrees = [(f"{t:g}", t) for t in temperatures]
+        self.temperature = Dropdown(options=degrees, description="T", layout=narrow)
+        self.seed = BoundedIntText(max=999, description="seed", layout=narrow)
         self.block = Dropdown(description="block")
         self.step = IntSlider(description="pass", min=0, max=1)
         self.play = Play(min=0, max=1, interval=900)
         self.picture = Image(format="png", layout=Layout(width="100%"))
         self.sentence = HTML()
         jslink((self.play, "value"), (self.step, "value"))
-        self.text.observe(lambda _: self._list_blocks(), "value")
+        for control in (self.prompt, self.temperature, self.seed):
+            control.observe(lambda _: self._list_blocks(), "value")
         self.block.observe(lambda _: self._rewind(), "value")
         self.step.observe(lambda _: self._draw(), "value")
-        chosen, moved = HBox([self.text, self.block]), HBox([self.play, self.step])
-        self.box = VBox([chosen, moved, self.picture, self.sentence])
+        asked = HBox([self.prompt, self.temperature, self.seed])
+        moved = HBox([self.block, self.play, self.step])
+        self.box = VBox([asked, moved, self.picture, self.sentence])
         self._list_blocks()
 
     @property
+    def rounds(self) -> list[Round]:
+        """Of the text that was asked for; greedy texts need no seed."""
+        temperature = self.temperature.value
+        seed = self.seed.value if temperature else 0
+        return self.draft(self.prompt.value, temperature, seed).rounds
+
+    @property
     def round(self) -> Round:
-        return self.texts[self.text.value].rounds[self.block.value]
+        return self.rounds[self.block.value]
 
     def show(self) -> None:
         """Display, with the whole grid as the picture for pages without a kernel."""
@@ -108,7 +135,8 @@ class JacobiStepper:
         show(self.box, png(fig), step_sentence(self.round, last))
 
     def _list_blocks(self) -> None:
-        rounds = self.texts[self.text.value].rounds
+        rounds = self.rounds
+        self.seed.disabled = not self.temperature.value
         names = [f"{i + 1}: {len(r.trace) - 1} passes" for i, r in enumerate(rounds)]
         best = max(range(len(rounds)), key=lambda i: gain(rounds[i]))
         self.block.options = list(zip(names, range(len(rounds)), strict=True))
