@@ -76,7 +76,7 @@ costs: $(INSTALLED) ## measure the shipped times of passes and rounds anew (leav
 	$(BIN)/xpress-lab bench $(CERTIFICATES) --limit 72 --seed 0 --seed 1 --seed 2 \
 	    --out data/results/certificates.csv
 	OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --profile --methods ar,dflash,xpress \
-	    --limit 4 --max-new-tokens 64 --out data/results/profile.csv
+	    --limit 1 --max-new-tokens 32 --out data/results/profile.csv
 
 LAPTOP := --tier laptop --dtype bfloat16 $(if $(PROMPTS),--prompts $(PROMPTS))
 laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make laptop PROMPTS=DIR
@@ -86,7 +86,8 @@ laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make lapto
 	$(BIN)/xpress-lab bench $(LAPTOP) --context 256,1024,4096 \
 	    --methods ar,dflash,markov,xpress --out data/results/laptop/context.csv
 	$(BIN)/xpress-lab bench $(LAPTOP) --profile --methods ar,dflash,xpress --limit 1 \
-	    --max-new-tokens 64 --out data/results/laptop/profile.csv
+	    --benchmarks gsm8k,humaneval,mt-bench --max-new-tokens 16 \
+	    --out data/results/laptop/profile.csv
 	$(BIN)/xpress-lab bench $(LAPTOP) --batch-size 1,4,16,32 --limit 5 --turns 3 \
 	    --max-new-tokens 32 --methods ar,dflash,markov,xpress \
 	    --out data/results/laptop/batches.csv

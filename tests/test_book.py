@@ -156,12 +156,25 @@ def test_front_page_lists_the_course_and_plays_the_race(course):
 def test_front_page_shows_shipped_tables_and_figures(course):
     from xpress_lab.presets import data_folder
 
-    make(course, results=data_folder() / "results" / "pocket")
+    make(course, results=data_folder() / "results")
     front = read(course / "book" / "index.html")
-    assert front.count("<table") == 4 and "xPress K=6" in front
+    assert front.count("<table") == 6 and "xPress K=6" in front
     assert "GSM8K" in front and front.count("<img") == 2
     with pytest.raises(LabError, match="No table of results at .*summary.csv"):
         make(course, results=course)
+
+
+def test_instructors_have_a_page_of_their_own(course):
+    teaching = course / "teaching.md"
+    text = "# Teaching\n\nShow [the first](00_a.ipynb).\n\n| a |\n|---|\n| tau |\n"
+    teaching.write_text(text, encoding="utf-8")
+    written = make(course, teaching=teaching)
+    page = read(course / "book" / "teaching.html")
+    assert written[-1].name == "teaching.html" and '<a href="00_a.html">' in page
+    assert '<h1 id="teaching">Teaching</h1>' in page and 'class="scroll"' in page
+    assert 'href="teaching.html"' in read(course / "book" / "00_a.html")
+    make(course)
+    assert "teaching.html" not in read(course / "book" / "00_a.html")
 
 
 # what is refused -----------------------------------------------------------------

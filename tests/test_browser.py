@@ -21,7 +21,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from xpress_lab.benchmarks.recording import Lane
 from xpress_lab.book.site import build
-from xpress_lab.notebooks import FOLDER, METADATA
+from xpress_lab.notebooks import FOLDER, METADATA, find
+from xpress_lab.presets import data_folder
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright here")
 
@@ -41,7 +42,9 @@ texts = {"one": lab.generate(question, "xpress")}
 WIDGETS = {
     "stepper": """
 from xpress_lab.viz.widgets import JacobiStepper
-JacobiStepper(texts, words).show()
+def draft(prompt, temperature, seed):
+    return lab.generate(prompt, "xpress", temperature=temperature, seed=seed)
+JacobiStepper(draft, [question], words).show()
 """,
     "race": """
 from xpress_lab.benchmarks.recording import record
@@ -206,10 +209,16 @@ LANES = [
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    paths = sorted(FOLDER.glob("0[03]_*.ipynb"))
+    """The whole site, as it is built."""
     out = tmp_path_factory.mktemp("site") / "book"
-    races = {"Why?": LANES, "How?": LANES[:1]}
-    build(paths, out, glossary=FOLDER / "glossary.md", races=races)
+    build(
+        find([]),
+        out,
+        glossary=FOLDER / "glossary.md",
+        teaching=FOLDER / "teaching.md",
+        races={"Why?": LANES, "How?": LANES[:1]},
+        results=data_folder() / "results",
+    )
     return out
 
 

@@ -116,11 +116,8 @@ def test_arms_for_another_target_are_used_by_name(tier, tmp_path):
     workshop = open_workshop(tier, out)
     workshop.run(("questions", "responses", "base", "xpress"), say=lambda _: None)
     lab = load_lab("laptop", device="cpu", folder=out, model=name)
-    assert lab.target_name == name and lab.trained() == [
-        "ar",
-        "xpress",
-        "xpress+ddtree",
-    ]
+    assert lab.target_name == name
+    assert lab.trained() == ["ar", "xpress", "xpress+ddtree", "xpress+presto"]
     prompt = lab.target.encode("How many apples ?")
     text = decode(lab.target, lab.method("xpress"), prompt, max_new_tokens=12)
     plain = decode(lab.target, PlainDecoding(), prompt, max_new_tokens=12)

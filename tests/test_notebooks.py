@@ -133,9 +133,7 @@ def test_methods_have_one_spelling(path):
     notebook, _ = read(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            prose = re.sub(
-                r"```.*?```|`[^`]*`|\]\([^)]*\)", " ", cell.source, flags=re.S
-            )
+            prose = re.sub(TYPED, " ", cell.source, flags=re.DOTALL)
             for word in re.findall(MISSPELT, prose, flags=re.IGNORECASE):
                 assert word in SPELT, f"{word}: {cell.source[:80]}"
 

@@ -23,6 +23,11 @@ def shipped():
     return shipped_rows()
 
 
+@pytest.fixture(scope="module")
+def pocket(shipped):
+    return shipped[shipped["tier"] == "pocket"]
+
+
 def a_row(method="dflash", passes="", prompt=0, tier="pocket", **other) -> dict:
     row = dict.fromkeys(COLUMNS, 0) | {
         "tier": tier, "method": method, "passes": passes, "rescoring": "",
@@ -83,24 +88,24 @@ def test_arms_are_compared_on_the_texts_that_all_have():
 # compare -------------------------------------------------------------------------
 
 
-def test_compare_gives_pooled_tau_inside_its_interval(shipped):
+def test_compare_gives_pooled_tau_inside_its_interval(pocket):
     arms = ["dflash", "xpress K=6"]
-    lines = compare(shipped, arms)
+    lines = compare(pocket, arms)
     assert set(lines["benchmark"]) == {"all", "chat", "code", "math"}
     assert (lines["tau_low"] < lines["tau"]).all()
     assert (lines["tau"] < lines["tau_high"]).all()
-    greedy = labelled(on_shared_texts(shipped, arms))
+    greedy = labelled(on_shared_texts(pocket, arms))
     greedy = greedy[(greedy["temperature"] == 0) & (greedy["arm"] == "dflash")]
     line = lines.query("temperature == 0 and benchmark == 'all' and arm == 'dflash'")
     assert line["tau"].item() == tau_pooled(greedy)
-    assert set(compare(shipped, arms, "code")["benchmark"]) == {"code"}
+    assert set(compare(pocket, arms, "code")["benchmark"]) == {"code"}
 
 
-def test_nothing_to_compare_is_said(shipped):
+def test_nothing_to_compare_is_said(pocket):
     with pytest.raises(LabError, match="No method is chosen"):
-        compare(shipped, [])
+        compare(pocket, [])
     with pytest.raises(LabError, match="all of dflash, markov-rnn"):
-        compare(shipped, ["dflash", "markov-rnn"])
+        compare(pocket, ["dflash", "markov-rnn"])
 
 
 def test_sentence_says_every_value():
@@ -113,7 +118,7 @@ def test_sentence_says_every_value():
 
 
 def test_explorer_follows_its_controls(shipped):
-    explorer = TauExplorer(shipped)
+    explorer = TauExplorer(shipped, tier="pocket")
     assert explorer.arms == ["dflash", "markov", "xpress K=6"]
     assert "T = 0" in explorer.sentence.value and "T = 1" in explorer.sentence.value
     names = [name for name, _ in explorer.methods.options]

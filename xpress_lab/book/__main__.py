@@ -33,8 +33,9 @@ def main() -> None:
             find([]),
             out,
             glossary=FOLDER / "glossary.md",
+            teaching=FOLDER / "teaching.md",
             races=run_races(),
-            results=data_folder() / "results" / "pocket",
+            results=data_folder() / "results",
         )
     except LabError as error:
         raise SystemExit(str(error)) from error

@@ -16,18 +16,23 @@ from xpress_lab.benchmarks.recording import Lane
 from xpress_lab.benchmarks.tables import paper_layout, published_layout
 from xpress_lab.book.cells import Cells, figure, png_size
 from xpress_lab.book.glossary import PAGE, Term, link_terms, read_glossary
-from xpress_lab.book.prose import CODE, plain, scrolling
+from xpress_lab.book.prose import CODE, plain, scrolling, to_html
 from xpress_lab.errors import LabError
 from xpress_lab.files import write_text
 from xpress_lab.viz.labels import benchmark_label
 from xpress_lab.viz.style import label_of, look_of
 
+TEACHING = "teaching.html"
+LABS = {
+    "pocket": "The pocket lab",
+    "laptop": "SmolLM2-135M on the seven benchmarks",
+}
 FIGURES = {
-    "jacobi": "One block, pass by pass. The drafter's own draft is on top; every pass "
-    "repairs slots whose left neighbours have settled. The last row is the target's "
-    "verdict.",
-    "tau": "Tokens per target call (tau) for dFlash, Markov and xPress on three kinds "
-    "of prompts, greedy and sampled, with 95 % intervals.",
+    "pocket/jacobi": "One block, pass by pass. The drafter's own draft is on top; "
+    "every pass repairs slots whose left neighbours have settled. The last row is the "
+    "target's verdict.",
+    "laptop/tau": "Tokens per target call (tau) for dFlash, Markov and xPress on seven "
+    "benchmarks, greedy and sampled, with 95 % intervals; the target is SmolLM2-135M.",
 }
 
 
@@ -53,6 +58,7 @@ def build(
     out: Path,
     *,
     glossary: Path,
+    teaching: Path | None = None,
     races: Mapping[str, Sequence[Lane]] | None = None,
     results: Path | None = None,
 ) -> list[Path]:
@@ -61,8 +67,10 @@ def build(
     Args:
         notebooks: executed, in the order of the course.
         glossary: Markdown file of :func:`read_glossary`.
+        teaching: Markdown file for instructors, which begins with its title.
         races: recorded lanes by prompt, for the front page.
-        results: folder with ``summary.csv`` and the figures of a reproduction.
+        results: folder with a folder for each of ``LABS``, which holds ``summary.csv``
+            and figures.
     """
     if not notebooks:
         raise LabError("A book needs at least one notebook: there is none.")
@@ -81,6 +89,7 @@ def build(
         lstrip_blocks=True,
     )
     templates.globals |= {"pages": pages, "glossary_page": PAGE, "look_of": look_of}
+    templates.globals["teaching_page"] = TEACHING if teaching else None
 
     def write(name: str, template: str, **values) -> Path:
         html = templates.get_template(template).render(**values)
@@ -110,6 +119,10 @@ def build(
         neighbours = {"before": before, "after": after}
         written.append(write(page.href, "page.html.j2", here=page, **neighbours))
     written.append(write(PAGE, "glossary.html.j2", here="glossary", terms=terms))
+    if teaching:
+        body = link_terms(to_html(teaching.read_text(encoding="utf-8")), terms)
+        values = {"here": "teaching", "body": body}
+        written.append(write(TEACHING, "teaching.html.j2", **values))
     shutil.rmtree(out, ignore_errors=True)
     partial.rename(out)
     return written
@@ -150,21 +163,24 @@ def _said(markdown: str, label: str) -> str:
 
 
 def tables(results: Path) -> list[tuple[str, str]]:
-    """Speed-up and tau: ours, and the paper's own beside them."""
-    path = results / "summary.csv"
-    if not path.is_file():
-        raise LabError(f"No table of results at {path}: run `make results`.")
-    lines = pd.read_csv(path)
+    """Speed-up and tau: ours by lab, and the paper's own beside them."""
+    labs = {}
+    for lab, title in LABS.items():
+        path = results / lab / "summary.csv"
+        if not path.is_file():
+            raise LabError(f"No table of results at {path}: run `make results`.")
+        labs[title] = pd.read_csv(path)
     found = []
-    for temperature in sorted(lines["temperature"].unique()):
-        ours = paper_layout(lines, temperature).rename(
-            columns=label_of, index=benchmark_label
-        )
-        theirs = published_layout(temperature).rename(columns=label_of)
-        found.append((f"This lab, T = {temperature:g}", _table(ours)))
-        found.append(
-            (f"The paper (Qwen3-8B on one H200), T = {temperature:g}", _table(theirs))
-        )
+    for temperature in (0.0, 1.0):
+        tables = {
+            title: paper_layout(lines, temperature).rename(index=benchmark_label)
+            for title, lines in labs.items()
+        }
+        tables["The paper (Qwen3-8B on one H200)"] = published_layout(temperature)
+        found += [
+            (f"{title}, T = {temperature:g}", _table(table.rename(columns=label_of)))
+            for title, table in tables.items()
+        ]
     return found
 
 
@@ -176,8 +192,9 @@ def _table(frame: pd.DataFrame) -> str:
 def copy_figures(results: Path, pictures: Path) -> list[str]:
     """The two pictures of the front page."""
     drawn = []
-    for name, alt in FIGURES.items():
-        picture = (results / f"{name}.png").read_bytes()
+    for path, alt in FIGURES.items():
+        picture = (results / f"{path}.png").read_bytes()
+        name = path.replace("/", "-")
         (pictures / f"{name}.png").write_bytes(picture)
         note = f"<figcaption>{alt}</figcaption>"
         source = f"{pictures.name}/{name}.png"

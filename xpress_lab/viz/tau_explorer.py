@@ -66,12 +66,14 @@ class TauExplorer:
 
     Args:
         rows: from :func:`xpress_lab.benchmarks.shipped.shipped_rows`.
+        tier: the one that is shown first.
     """
 
-    def __init__(self, rows: pd.DataFrame):
+    def __init__(self, rows: pd.DataFrame, tier: str | None = None):
         self.rows = labelled(rows[rows["method"] != "ar"])
         tiers = list(self.rows["tier"].unique())
-        self.tier = Dropdown(options=tiers, description="tier")
+        first = tier or tiers[0]
+        self.tier = Dropdown(options=tiers, value=first, description="tier")
         self.benchmark = Dropdown(description="benchmark")
         self.temperature = Dropdown(description="T")
         self.methods = SelectMultiple(description="methods", rows=6)
