@@ -91,7 +91,7 @@ laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make lapto
 	$(BIN)/xpress-lab bench $(LAPTOP) --batch-size 1,4,16,32 --limit 5 --turns 3 \
 	    --max-new-tokens 32 --methods ar,dflash,markov,xpress \
 	    --out data/results/laptop/batches.csv
-	$(BIN)/xpress-lab bench $(LAPTOP) $(CERTIFICATES) --limit 10 \
+	$(BIN)/xpress-lab bench $(LAPTOP) $(CERTIFICATES) --limit 5 \
 	    --out data/results/laptop/certificates.csv
 
 layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 layers
