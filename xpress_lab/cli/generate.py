@@ -70,8 +70,8 @@ def generate(
     from xpress_lab.lab import load_lab
 
     with clear_errors():
-        how = {"device": device, "dtype": dtype, "folder": weights, "model": model}
-        lab = load_lab(tier, **how)
+        where = {"device": device, "dtype": dtype, "folder": weights, "model": model}
+        lab = load_lab(tier, **where)
         ways = {"budget": budget, "rescoring": rescoring, "confidence": confidence}
         ways["candidates"] = candidates
         chosen = lab.method(method, parse_passes(passes), **ways)

@@ -133,6 +133,7 @@ def bench(
     )
     from xpress_lab.lab import load_lab
 
+    say = partial(typer.echo, err=True)
     with clear_errors():
         sizes = parse_sizes(batch_size)
         if kernels:
@@ -159,8 +160,8 @@ def bench(
         if profile:
             from xpress_lab.benchmarks.round_profile import profile_rounds
 
-            every = [prompt for some in texts.values() for prompt in some]
-            found = profile_rounds(lab, run_arms(names, ks), every, max_new_tokens)
+            how = every(texts), max_new_tokens
+            found = profile_rounds(lab, run_arms(names, ks), *how)
             return print_records(found, as_json, out_file)
         thresholds = parse_thresholds(confidence)
         if any(thresholds) and sizes != (1,):
@@ -178,22 +179,21 @@ def bench(
         }
         if sizes == (1,):
             each = Bench(prompts=texts, seeds=seeds, **how)
-            say = partial(typer.echo, err=True)
             rows = run_bench(lab, each, out_file, say)
             if stages:
                 return print_records(stage_costs(rows), as_json)
             return print_summary(summary(rows), as_json)
         if len(seeds) > 1:
             raise LabError("Batches are timed with one --seed: name it once.")
-        load = Load(
-            prompts=pool_of(texts, sizes),
-            sizes=sizes,
-            turns=turns,
-            seed=seeds[0],
-            **how,
-        )
-        rows = run_throughput(lab, load, out_file, partial(typer.echo, err=True))
+        pool, first = pool_of(texts, sizes), seeds[0]
+        load = Load(prompts=pool, sizes=sizes, turns=turns, seed=first, **how)
+        rows = run_throughput(lab, load, out_file, say)
         print_throughput(throughput_summary(rows), as_json)
+
+
+def every(texts: dict[str, list[str]]) -> list[str]:
+    """The prompts of all benchmarks, one after another."""
+    return [prompt for some in texts.values() for prompt in some]
 
 
 def all_methods(lab, sizes: tuple[int, ...]) -> list[str]:
@@ -229,8 +229,7 @@ def by_context(lab, arms, texts: dict[str, list[str]], lengths: str, turns: int)
     """Time of a round by the length of its context, cut from all prompts in a row."""
     from xpress_lab.benchmarks.overhead import round_costs
 
-    prompts = [prompt for some in texts.values() for prompt in some]
-    words = [token for prompt in prompts for token in lab.target.encode(prompt)]
+    words = [token for prompt in every(texts) for token in lab.target.encode(prompt)]
     return round_costs(lab, arms, words, parse_counts(lengths, "--context"), turns)
 
 
@@ -262,7 +261,7 @@ def print_tuning(
 
     from xpress_lab.benchmarks.cost_model import published_costs, tune, verdict
 
-    measured = tune(lab, [prompt for some in texts.values() for prompt in some])
+    measured = tune(lab, every(texts))
     costs = published_costs()
     save_records(measured, path)
     if as_json:
