@@ -299,12 +299,12 @@ def test_a_profile_is_the_whole_round_by_part_and_kind(lab, prompts):
     calls = table["calls"]
     assert calls["ar", "target", "between operations"] == 2  # body and head
     # Two products for keys and values, more for the rest; the drafter reads taps too.
-    for arm in ("dflash", "xpress 3"):
+    for arm in ("dflash", "xpress K=3"):
         assert calls[arm, "drafter", "matrix products"] > 10
     layers = lab.target.config.num_hidden_layers
-    assert calls["xpress 3", "target", "attention"] == layers
+    assert calls["xpress K=3", "target", "attention"] == layers
     assert ("dflash", "refiner", "matrix products") not in table.index
-    assert 3 <= calls["xpress 3", "refiner", "matrix products"] < 30
+    assert 3 <= calls["xpress K=3", "refiner", "matrix products"] < 30
     assert (table["milliseconds"] > 0).all()
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from xpress_lab.benchmarks.overhead import model_calls, replaced
 from xpress_lab.benchmarks.runner import RunArm
+from xpress_lab.benchmarks.tables import method_label
 from xpress_lab.decoding import decode
 from xpress_lab.lab import Lab
 
@@ -41,7 +42,10 @@ def profile_rounds(
     """
     rows = []
     for arm in arms:
-        method, name = arm.method(lab), f"{arm.name} {arm.passes_label}".strip()
+        method = arm.method(lab)
+        name = method_label(
+            arm.name, arm.passes_label, arm.rescoring_label, arm.budget, arm.confidence
+        )
         spent, calls, rounds = defaultdict(float), defaultdict(int), 0
         decode(lab.target, method, lab.target.encode(prompts[0]), max_new_tokens=8)
         for prompt in tqdm(prompts, name, leave=False, disable=None):
