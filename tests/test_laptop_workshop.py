@@ -110,6 +110,19 @@ def test_the_user_s_questions_are_asked_too(tier, tmp_path):
     assert sources[str(mine)] == 1
 
 
+def test_fewer_texts_are_a_fair_share_of_all_sources(tier, benchmarks, tmp_path):
+    few = replace(tier, responses=replace(tier.responses, prompts=10))
+    workshop = LaptopWorkshop(few, tmp_path, tmp_path / "work", benchmarks)
+    workshop.watched = 2
+    workshop.run(("questions", "responses"), say=lambda _: None)
+    assert len(workshop.questions) == 12 and len(workshop.responses) == 10
+    sources = json.loads((tmp_path / "work" / "sources.json").read_text("utf-8"))
+    assert sum(sources.values()) == 12
+    whole = LaptopWorkshop(tier, tmp_path / "all", tmp_path / "all-work", benchmarks)
+    whole.run(("questions",), say=lambda _: None)
+    assert workshop.questions == whole.questions[:12]  # the same shuffle, cut short
+
+
 def test_arms_for_another_target_are_used_by_name(tier, tmp_path):
     """What `train --model` makes is what `--model` with `--weights` decodes with."""
     out, name = tmp_path / "out", tier.target.name

@@ -50,7 +50,7 @@ class PretrainedTarget:
 class ResponseRecipe:
     """Texts that the target itself writes, on which drafters are trained."""
 
-    prompts: int = 9_000
+    prompts: int | None = 9_000  # answered at most, None for all there are
     greedy_share: float = 0.5
     temperature: float = 1.0  # of the other half
     max_new_tokens: int = 128
@@ -148,6 +148,7 @@ LAPTOP = Tier(
     "laptop",
     target=SMOLLM2,
     responses=ResponseRecipe(
+        prompts=None,
         greedy_share=0.5,
         temperature=0.7,
         max_new_tokens=320,
@@ -191,6 +192,7 @@ PAPER = Tier(
     "paper",
     target=PretrainedTarget("Qwen/Qwen3-8B"),
     responses=ResponseRecipe(
+        prompts=None,
         greedy_share=0.0,
         temperature=0.7,
         max_new_tokens=2_048,

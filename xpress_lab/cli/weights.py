@@ -43,6 +43,10 @@ def train(
         Path | None,
         typer.Option("--out", help="Checkpoint folder; by default outputs/train/TIER."),
     ] = None,
+    texts: Annotated[
+        int | None,
+        typer.Option(help="Answer so many questions at most: a shorter run.", min=1),
+    ] = None,
     confidence: Annotated[
         bool, typer.Option(help="Train a confidence head beside each arm.")
     ] = False,
@@ -66,6 +70,9 @@ def train(
         if confidence:
             recipe = replace(chosen.arm, confidence_weight=1.0)
             chosen = replace(chosen, arm=recipe)
+        if texts is not None:
+            answers = replace(chosen.responses, prompts=texts)
+            chosen = replace(chosen, responses=answers)
         where = out_folder or Path("outputs") / "train" / tier
         stages = only.split(",") if only else None
         workshop = open_workshop(chosen, where, prompts, model, questions)

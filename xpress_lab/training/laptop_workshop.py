@@ -130,12 +130,16 @@ class LaptopWorkshop(Workshop):
         path = self.work / "own_questions.json"
         sources[OWN] = own_questions(self.target, recipe.own_questions, path, seed)
         sources[TEMPLATES] = template_questions(recipe.templates, seed)
-        questions, counts = [], {}
+        labelled = []
         for source, asked in sources.items():
             new = unseen(asked, marks)
             marks |= set(map(fingerprint, new))
-            questions, counts[source] = questions + new, len(new)
-        random.Random(seed).shuffle(questions)
+            labelled += [(question, source) for question in new]
+        random.Random(seed).shuffle(labelled)
+        if recipe.prompts is not None:
+            labelled = labelled[: self.watched + recipe.prompts]
+        questions = [question for question, _ in labelled]
+        counts = {name: sum(s == name for _, s in labelled) for name in sources}
         write_json(self.work / "sources.json", counts)
         text = json.dumps(questions, ensure_ascii=False)
         write_text(self.product("questions"), text)

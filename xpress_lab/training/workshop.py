@@ -177,11 +177,10 @@ class Workshop:
             save_arm(arm, self.out / stage, SHIPPED_DTYPE)
 
     def train_eagle(self, row: int = 0) -> None:
-        """Train an EAGLE-3 drafter from nothing, on the base's draft vocabulary."""
+        """Train an EAGLE-3 drafter from nothing, on the arms' draft vocabulary."""
         recipe, seed, draft_ids = self.tier.arm, self.tier.seed, None
         if recipe.draft_vocabulary is not None:
-            base = load_arm(self.made_or_shipped("base"), self.target)
-            draft_ids = base.draft_ids
+            draft_ids = self.known_arm("base", "dflash").draft_ids
         arm = new_eagle(self.target, recipe, seed, draft_ids)
         store = self.states(arm.drafter.config.target_layer_ids)
         done = train_eagle(arm, store, recipe, self.work / "eagle", seed, row)
@@ -241,6 +240,12 @@ class Workshop:
         seconds = time.perf_counter() - started
         self.write_made("ngram", seconds, texts, different_ngrams=kept)
         save_ngram(ngram, self.out / "ngram")
+
+    def known_arm(self, *stages: str) -> Arm:
+        """The first of some arms that was made here or is shipped."""
+        folders = [self.made_or_shipped(stage) for stage in stages]
+        there = [folder for folder in folders if (folder / "config.json").is_file()]
+        return load_arm((there or folders)[0], self.target)
 
     def made_or_shipped(self, stage: str) -> Path:
         """This run's own result, or the shipped one if this run made none."""
