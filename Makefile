@@ -45,8 +45,10 @@ lint: $(INSTALLED) ## check style and formatting of modules and notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+OTHERS := eagle,markov-gated,markov-rnn,markov/confidence,xpress/confidence
 train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 	$(BIN)/xpress-lab train --tier pocket
+	$(BIN)/xpress-lab train --tier pocket --only $(OTHERS),cards
 
 PASSES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --methods markov,xpress \
     --passes 0,4,6,fixed --limit 72
@@ -57,6 +59,8 @@ TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 
 BATCHES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --batch-size 1,4,16,32 \
     --limit 22 --turns 5 --methods ar,dflash,markov,xpress --temperature 0 --temperature 1
 CERTIFICATES := --candidates 16,64,256,1024 --temperature 0 --temperature 1
+FAMILY := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --limit 24 \
+    --temperature 0 --temperature 1
 results: $(INSTALLED) ## measure the shipped results in data/results anew
 	rm -rf data/results/pocket
 	$(BIN)/xpress-lab reproduce --out data/results/pocket
@@ -67,6 +71,11 @@ results: $(INSTALLED) ## measure the shipped results in data/results anew
 	$(TREES) --out data/results/trees.csv
 	rm -f data/results/batches.csv
 	$(BATCHES) --out data/results/batches.csv
+	rm -f $(addprefix data/results/,methods.csv calibration.csv cuts.csv)
+	$(FAMILY) --methods all --rescoring marginals,paths --out data/results/methods.csv
+	$(FAMILY) --calibrate markov,xpress --out data/results/calibration.csv
+	$(FAMILY) --methods ar,markov,xpress --confidence 0,0.2,0.4,0.6,0.8 \
+	    --out data/results/cuts.csv
 
 costs: $(INSTALLED) ## measure the shipped times of passes and rounds anew (leave it alone)
 	rm -f $(addprefix data/results/,kernels-*.csv tuning.csv certificates.csv profile.csv)

@@ -303,6 +303,17 @@ def test_figures_show_the_digits(by_hand):
     plt.close("all")
 
 
+@pytest.mark.usefixtures("house_style")
+def test_reach_bars_are_shares_and_say_what_the_window_misses(problems):
+    (ax,) = sums.reach_bars({"half": problems}, window=3).axes
+    assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1)
+    blind = (problems.reach >= 3).float().mean().item()
+    assert f"{blind:.1%} beyond" in ax.get_title("left")
+    hatched = [bar.get_height() for bar in ax.patches if bar.get_hatch()]
+    assert sum(hatched) == pytest.approx(blind)
+    plt.close("all")
+
+
 def test_figures_of_chains_and_times():
     table = pd.DataFrame({1: [0.5, 1.0], 3: [0.0, 0.25]})
     fig = sums.chain_map(table, window=2)

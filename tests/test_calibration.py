@@ -23,6 +23,7 @@ from xpress_lab.benchmarks.calibration import (
     auroc,
     calibration,
     calibration_error,
+    cut_costs,
     observe,
     reliability,
     scores,
@@ -33,7 +34,7 @@ from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
 from xpress_lab.checkpoints import new_confidence
 from xpress_lab.decoding import decode
 from xpress_lab.errors import LabError
-from xpress_lab.viz.calibration import reliability_diagram
+from xpress_lab.viz.calibration import cut_curves, reliability_diagram
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +191,28 @@ def test_the_diagram_draws_points_counts_and_the_diagonal():
     heights = [bar.get_height() for bar in lower.patches]
     assert heights == at["drafts"].tolist()
     plt.close(fig)
+
+
+def test_cut_costs_are_shares_of_the_uncut_method_and_are_drawn():
+    rows = pd.DataFrame(
+        [
+            {"method": "xpress", "temperature": 0.0, "confidence": cut, "seed": 0,
+             "benchmark": "chat", "prompt_id": text, "new_tokens": 1 + 12 * rounds,
+             "verify_steps": 6 * rounds * steps, "proposed": 6 * rounds * sent * steps,
+             "decode_seconds": rounds * seconds}
+            for cut, steps, sent, seconds in ((0.0, 1, 15, 2.0), (0.4, 2, 5, 1.6))
+            for text, rounds in enumerate((1, 2, 3, 5))
+        ]
+    )  # fmt: skip
+    other = rows.assign(method="markov", verify_steps=1)
+    table = cut_costs(pd.concat([rows, other]))
+    assert table["confidence"].tolist() == [0.0, 0.4]
+    cut = table.iloc[1]
+    for name, share in (("drafts", 1 / 3), ("tau", 1 / 2), ("speed", 2 / 1.6)):
+        assert table.loc[0, name] == table.loc[0, f"{name}_low"] == 1
+        assert cut[name] == pytest.approx(share) == pytest.approx(cut[f"{name}_high"])
+    (ax,) = cut_curves(table).axes
+    drawn = [list(line.get_ydata()) for line in ax.lines]
+    assert [1.0, pytest.approx(1 / 3)] in drawn and [1.0, pytest.approx(0.5)] in drawn
+    assert [text.get_text() for text in ax.texts] == ["drafts sent", "tau", "speed"]
+    plt.close(ax.figure)

@@ -138,6 +138,17 @@ def test_edges_by_batch_are_ratios_ours_and_theirs():
             for method, speed in (("dflash", 2.0), ("markov", 4.0), ("xpress", 3.0))
         ]
     )  # fmt: skip
-    ours = theirs[theirs["benchmark"] == "A"].rename(columns={"method": "arm"})
+    ours = pd.DataFrame(
+        [
+            {"temperature": 0.0, "batch_size": size, "turn": turn, "method": method,
+             "passes": "6" if method == "xpress" else "", "texts": 0, "tau": 1.0,
+             "new_tokens": 10 * speed, "decode_seconds": 1.0 + turn,
+             "verify_steps": 1, "target_calls": 1}
+            for turn in range(3)
+            for size in (1, 2)
+            for method, speed in (("dflash", 1), ("markov", 3), ("xpress", 2 * size))
+        ]
+    )  # fmt: skip
     over_dflash, over_markov = edges_by_batch(ours, theirs).axes[:2]
     assert lines_at(over_dflash, [1.5, 1.5]) and lines_at(over_markov, [0.75, 0.75])
+    assert lines_at(over_dflash, [2.0, 4.0]) and lines_at(over_markov, [2 / 3, 4 / 3])

@@ -199,6 +199,15 @@ def test_block_view_shows_the_mask(target, greedy_text):
     plt.close("all")
 
 
+def test_term_bars_are_one_a_place_and_refiner():
+    terms = {"new": {"forced": 1.0, "anchor": 1.1, "consistency": 1.2}}
+    terms["old"] = {"forced": 0.4, "anchor": 0.9, "consistency": 0.8}
+    (ax,) = learning.term_bars(terms).axes
+    assert [bar.get_height() for bar in ax.patches] == [1.0, 0.4, 1.1, 0.9, 1.2, 0.8]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["new", "old"]
+    plt.close("all")
+
+
 def test_loss_bars_have_a_panel_a_question():
     rows = made_up()
     rows = pd.concat([rows.assign(passes=k) for k in ("0", "6", "fixed")])

@@ -14,12 +14,13 @@ from xpress_lab import load_lab
 from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.peers import generate
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
+from xpress_lab.benchmarks.rows import read_frame
 from xpress_lab.block_method import BlockDrafting
 from xpress_lab.decoding import decode
 from xpress_lab.files import read_json
 from xpress_lab.jacobi import solve, solve_in_order
 from xpress_lab.pocket.corpus import training_mix
-from xpress_lab.presets import FAMILIES, data_folder, get_tier
+from xpress_lab.presets import FAMILIES, METHODS, data_folder, get_tier
 from xpress_lab.training.held_out import fingerprint, strip_end
 
 ARMS = ("dflash", "markov", "xpress")
@@ -62,6 +63,22 @@ def test_greedy_text_is_the_targets_own(lab, prompts, plain, kind):
         rounds += len(text.rounds)
         assert len(text.tokens) == 1 + sum(r.emitted for r in text.rounds)
     assert 2 < emitted / rounds <= method.block_size
+
+
+def test_every_method_has_weights_and_writes_the_target_s_text(lab, prompts, plain):
+    assert set(lab.trained()) == set(METHODS)
+    some = list(zip(prompts, plain, strict=True))[::36]
+    for kind in sorted(set(METHODS) - {"ar", *ARMS}):
+        for (_, prompt), reference in some:
+            text = decode(lab.target, lab.method(kind), lab.target.encode(prompt))
+            assert text.tokens == reference.tokens, (kind, prompt)
+
+
+def test_all_shipped_methods_wrote_the_same_greedy_texts():
+    rows = read_frame(data_folder() / "results" / "methods.csv")
+    assert set(rows["method"]) == set(METHODS)
+    greedy = rows[rows["temperature"] == 0].groupby(["benchmark", "prompt_id"])
+    assert len(greedy) == 72 and (greedy["token_hash"].nunique() == 1).all()
 
 
 def test_greedy_texts_of_the_shipped_results_are_all_the_target_s_own():

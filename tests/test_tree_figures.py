@@ -219,3 +219,40 @@ def test_implied_costs_show_what_rounding_leaves_open():
     assert points == [[1.3, 1.2], [1.3, 1.2]]
     ends = fig.axes[0].containers[0].lines[2][0].get_segments()[0][:, 1]
     assert ends.tolist() == pytest.approx([1.2, 1.5])
+
+
+def test_sizes_are_one_dot_a_part_and_tier():
+    counts = {"target": 2_000_000, "drafter": 700_000, "refiner": 300_000}
+    large = {"target": 8_000_000_000, "drafter": 1_000_000, "refiner": 1_000_000}
+    (ax,) = scaling.size_dots({"pocket": counts, "paper": large}).axes
+    assert [list(line.get_xdata()) for line in ax.lines][0] == [2e6, 8e9]
+    said = {text.get_text() for text in ax.texts}
+    assert {"2.0 M", "0.7 M", "8.0 B"} <= said and ax.get_xscale() == "log"
+
+
+def test_layouts_differ_in_what_the_anchor_s_slot_drafts():
+    fill_in, anchor_first = scaling.block_layouts(slots=3).axes
+    said = [[t.get_text() for t in ax.texts] for ax in (fill_in, anchor_first)]
+    assert [t for t in said[0] if t.startswith(("t+", "no"))] == [
+        "nothing",
+        "t+1",
+        "t+2",
+    ]
+    assert [t for t in said[1] if t.startswith(("t+", "no"))] == ["t+1", "t+2", "t+3"]
+    assert "3 drafts" in anchor_first.get_title("left")
+
+
+def test_decoding_hours_are_the_plain_ones_over_the_speed_up():
+    costs = pd.DataFrame(
+        {"benchmark": ["a", "a", "b", "b"], "method": ["dflash", "xpress"] * 2,
+         "speedup": [2.0, 4.0, 1.0, 8.0]}
+    )  # fmt: skip
+    (ax,) = scaling.decoding_hours(costs, 720_000, plain_rate=100.0).axes
+    assert [bar.get_height() for bar in ax.patches] == [1.0, 2.0, 0.5, 0.25]
+    assert ax.lines[0].get_ydata()[0] == 2.0
+
+
+def test_hours_of_training_are_written_at_their_bars():
+    estimate = pd.DataFrame({"part": ["drafter", "together"], "hours": [1.5, 4.0]})
+    (ax,) = scaling.hour_bars(estimate).axes
+    assert [t.get_text() for t in ax.texts] == ["  1.5 h", "  4.0 h"]

@@ -351,7 +351,7 @@ def test_bars_leave_plain_decoding_out_and_say_all_values():
         "Markov",
         "xPress K=6",
     ]
-    assert texts(fig).count("4.0") == 6  # two panels of three benchmarks
+    assert texts(fig).count("4.00") == 6  # two panels of three benchmarks
 
 
 def test_tau_by_passes_draws_numbered_passes_and_named_levels():

@@ -151,7 +151,7 @@ def draw(out: Path, rows: pd.DataFrame, lines: pd.DataFrame, speed: pd.DataFrame
         "tau": acceptance.tau_bars(lines, chosen),
         "passes": acceptance.tau_by_passes(lines),
         "slots": acceptance.slot_curves(some),
-        "gains": evaluated.gains(lines, best),
+        "gains": evaluated.gains(rows, best),
         "context": evaluated.context_curves(some),
         "repetition": evaluated.repetition(some, best),
         "speed": evaluated.speed(speed_over(speed)),

@@ -15,6 +15,7 @@ from xpress_lab.block_method import BlockDrafting, BlockMethod
 from xpress_lab.decoding import decode
 from xpress_lab.lab import DEFAULT_PASSES, Lab, arm_method
 from xpress_lab.sampling import Sampling
+from xpress_lab.statistics import Ratio, paired_ratio, tau_pooled, tokens_per_second
 
 
 class Observed(BlockDrafting):
@@ -121,6 +122,32 @@ def reliability(drafts: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     ends = {"low": table["bin"] / bins, "high": (table["bin"] + 1) / bins}
     spread = {"measured_low": low, "measured_high": high}
     return table.assign(**ends, **spread).drop(columns="bin")
+
+
+drafts_a_round = Ratio(lambda rows: rows["proposed"], lambda rows: rows["verify_steps"])
+
+
+def cut_costs(rows: pd.DataFrame, method: str = "xpress") -> pd.DataFrame:
+    """What cutting blocks at a confidence keeps, in units of the uncut method.
+
+    Args:
+        rows: of the runner, with arms of ``method`` at confidence 0 and above.
+
+    Returns:
+        A line per temperature and confidence: drafts, tau and speed over those of the
+        uncut arm on the same texts, each with its interval (``_low``, ``_high``).
+    """
+    measures = {"drafts": drafts_a_round, "tau": tau_pooled, "speed": tokens_per_second}
+    rows, lines = rows[rows["method"] == method], []
+    for temperature, at in rows.groupby("temperature"):
+        uncut = at[at["confidence"] == 0]
+        for confidence, texts in at.groupby("confidence"):
+            line = {"temperature": temperature, "confidence": confidence}
+            for name, statistic in measures.items():
+                value, low, high = paired_ratio(texts, uncut, statistic)
+                line |= {name: value, f"{name}_low": low, f"{name}_high": high}
+            lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def wilson(share: np.ndarray, count: np.ndarray, z: float = 1.96):

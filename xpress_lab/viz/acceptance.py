@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from xpress_lab.benchmarks.tables import POOLED, labelled
 from xpress_lab.statistics import slot_acceptance
-from xpress_lab.viz.labels import name_benchmarks, name_ends
+from xpress_lab.viz.labels import in_families, name_benchmarks, name_ends
 from xpress_lab.viz.style import (
     INK,
     MUTED,
@@ -30,6 +30,7 @@ from xpress_lab.viz.style import (
 
 TAU_LABEL = "tau: tokens per verification"
 FEW_BLOCKS = 15  # a share of fewer blocks than this is noise and is not drawn
+MANY_BARS = 16  # more of them in a panel, and panels stand above each other
 HALO = withStroke(linewidth=3.4, foreground="white")  # shows a line on dark bars too
 
 
@@ -229,9 +230,9 @@ def stage_bars(costs: pd.DataFrame) -> Figure:
 def _bars(lines: pd.DataFrame, value: str, arms: Sequence[str] | None):
     """Grouped bars with intervals: benchmarks along, arms side by side."""
     arms = list(arms or in_order(set(lines["arm"]) - {"ar"}))
-    benchmarks = list(lines["benchmark"].unique())
-    width = 0.8 / len(arms)
-    fig, axes = panels(lines, width=max(4.4, 0.42 * len(benchmarks) * len(arms)))
+    benchmarks = in_families(lines["benchmark"].unique())
+    width, bars = 0.8 / len(arms), len(benchmarks) * len(arms)
+    fig, axes = panels(lines, width=max(4.4, 0.42 * bars), stacked=bars > MANY_BARS)
     for ax, (_, at) in zip(axes, lines.groupby("temperature"), strict=True):
         for number, arm in enumerate(arms):
             own = at[at["arm"] == arm].set_index("benchmark").reindex(benchmarks)
@@ -256,16 +257,16 @@ def _bars(lines: pd.DataFrame, value: str, arms: Sequence[str] | None):
             for place, high, y in zip(x, own[f"{value}_high"], own[value], strict=True):
                 if np.isfinite(y):
                     ax.annotate(
-                        f"{y:.1f}" if value == "tau" else f"{y:.2f}",
+                        f"{y:.2f}",
                         (place, high),
                         xytext=(0, 2),
                         textcoords="offset points",
                         ha="center",
                         fontsize=7.5 if len(arms) <= 4 else 6.5,
                     )
-        name_benchmarks(ax, benchmarks)
+        name_benchmarks(ax, benchmarks, many=4 if bars <= MANY_BARS else 8)
         ax.grid(False, axis="x")
-        ax.margins(y=0.08)
+        ax.margins(x=0.02, y=0.08)
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside upper center", ncols=len(arms))
     return fig, axes
@@ -277,20 +278,20 @@ def _strength(arm: str, arms: Sequence[str]) -> float:
     return 0.4 + 0.6 * (family.index(arm) + 1) / len(family)
 
 
-def panels(frame: pd.DataFrame, width: float) -> tuple[Figure, list[Axes]]:
-    """One titled panel per temperature, sharing the vertical axis."""
+def panels(
+    frame: pd.DataFrame, width: float, stacked: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """One titled panel per temperature, sharing the vertical axis; beside each other,
+    or one above the other where they are wide."""
     temperatures = sorted(frame["temperature"].unique())
-    fig, axes = plt.subplots(
-        1,
-        len(temperatures),
-        figsize=(min(width * len(temperatures), 12), 3.6),
-        sharey=True,
-        squeeze=False,
-    )
-    for ax, temperature in zip(axes[0], temperatures, strict=True):
+    count = len(temperatures)
+    rows, columns = (count, 1) if stacked else (1, count)
+    size = (min(width * columns, 12), (2.9 if stacked else 3.6) * rows)
+    fig, axes = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+    for ax, temperature in zip(axes.flat, temperatures, strict=True):
         kind = "greedy" if temperature == 0 else "sampling"
         ax.set_title(f"T = {temperature:g} ({kind})")
-    return fig, list(axes[0])
+    return fig, list(axes.flat)
 
 
 def _levels(reference: pd.DataFrame, benchmark: str, temperature: float) -> list:

@@ -7,67 +7,69 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from xpress_lab.benchmarks.tables import (
-    POOLED,
     labelled,
     published,
     tau_by_context,
+    tau_gains,
 )
 from xpress_lab.statistics import degenerate, tau_pooled
 from xpress_lab.viz.acceptance import TAU_LABEL, panels
-from xpress_lab.viz.labels import name_benchmarks, name_ends
+from xpress_lab.viz.labels import in_families, name_benchmarks, name_ends
 from xpress_lab.viz.style import INK, MUTED, in_order, label_of, look_of, tint
 
 FEW_ROUNDS = 150  # a tau of fewer is noise and not drawn, unless there is no better
 
 
-def gains(lines: pd.DataFrame, arm: str, over: str = "dflash") -> Figure:
+def gains(rows: pd.DataFrame, arm: str, over: str = "dflash") -> Figure:
     """Gain of an arm's tau over another's by benchmark: here, and as published.
 
+    Bars of what was measured carry 95 % intervals, paired by text. The published
+    figures are those of the arm's method (Qwen3-8B, one H200).
+
     Args:
-        lines: from :func:`xpress_lab.benchmarks.tables.summary`; the published
-            figures are those of the arm's method (Qwen3-8B, one H200).
+        rows: tidy rows of the runner.
     """
-    fig, axes = panels(lines, width=5.6)
-    theirs = published().assign(key=lambda f: f["benchmark"].map(_key))
-    for ax, (temperature, at) in zip(axes, lines.groupby("temperature"), strict=True):
-        at = at[at["benchmark"] != POOLED]
-        ours = at.pivot(index="benchmark", columns="arm", values="tau")
-        paper = theirs[theirs["temperature"] == temperature].pivot(
-            index="key", columns="method", values="tau"
-        )
-        method = arm.split()[0]
-        published_gain = (paper[method] / paper[over] - 1).reindex(
-            map(_key, ours.index)
-        )
-        x, look = np.arange(len(ours)), look_of(arm)
-        for side, gain, colour, hatch, label in (
-            (
-                -0.21,
-                ours[arm] / ours[over] - 1,
-                look.colour,
-                look.hatch,
-                "measured here",
-            ),
-            (0.21, published_gain, tint(MUTED, 0.6), "///", "published"),
-        ):
-            ax.bar(x + side, 100 * gain, 0.38, color=colour, hatch=hatch,
-                   edgecolor="white", label=label)  # fmt: skip
+    fig, axes = panels(rows, width=5.6)
+    names = in_families(rows["benchmark"].unique())
+    x, look = np.arange(len(names)), look_of(arm)
+    style = {"width": 0.38, "edgecolor": "white"}
+    for ax, (temperature, at) in zip(axes, rows.groupby("temperature"), strict=True):
+        pair = [(arm, over)]
+        ours = pd.concat([tau_gains(at[at["benchmark"] == n], pair) for n in names])
+        ours = 100 * (ours[["low", "ratio", "high"]] - 1)
+        spread = ours.diff(axis=1)[["ratio", "high"]].to_numpy().T
+        ax.bar(x - 0.21, ours["ratio"], color=look.colour, hatch=look.hatch,
+               yerr=spread, error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2},
+               label="measured here", **style)  # fmt: skip
+        theirs = _published_gain(temperature, arm.split()[0], over)
+        ax.bar(x + 0.21, 100 * theirs.reindex(map(_key, names)), hatch="///",
+               color=tint(MUTED, 0.6), label="published", **style)  # fmt: skip
         ax.axhline(0, color=INK, linewidth=0.8)
-        name_benchmarks(ax, ours.index)
+        name_benchmarks(ax, names)
         ax.grid(False, axis="x")
-    axes[0].set_ylabel(f"tau over {look_of(over).label}'s, %")
+    axes[0].set_ylabel(f"gain of tau over {look_of(over).label}, %")
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside upper center", ncols=2)
     return fig
 
 
+def _published_gain(temperature: float, method: str, over: str) -> pd.Series:
+    """Ratio of published taus less one, by :func:`_key` of the benchmark."""
+    at = published().assign(key=lambda f: f["benchmark"].map(_key))
+    at = at[at["temperature"] == temperature]
+    tau = at.pivot(index="key", columns="method", values="tau")
+    return tau[method] / tau[over] - 1
+
+
 def context_curves(rows: pd.DataFrame) -> Figure:
-    """Tau by length of the context, a line an arm."""
+    """Tau by length of the context, a line an arm, as far as all arms have rounds."""
     table = tau_by_context(rows)
     table = table[table["arm"] != "ar"]
     most = table.groupby(["temperature", "arm"])["rounds"].transform("max")
-    enough = table["rounds"] >= most.clip(upper=FEW_ROUNDS)
-    table = table[enough]
+    table = table.assign(enough=table["rounds"] >= most.clip(upper=FEW_ROUNDS))
+    arms = table["arm"].nunique()
+    for_all = table.groupby(["temperature", "context"])["enough"].transform("sum")
+    table = table[for_all == arms]
     fig, axes = panels(table, width=5.4)
     ends = {ax: [] for ax in axes}
     for ax, (_, at) in zip(axes, table.groupby("temperature"), strict=True):
@@ -93,7 +95,7 @@ def repetition(rows: pd.DataFrame, arm: str) -> Figure:
         circling = degenerate(at)
         for part, marker, colour in (
             (~circling, "o", look.colour),
-            (circling, "x", look_of("markov").colour),
+            (circling, "x", INK),
         ):
             texts = at[part]
             if texts.empty:
@@ -105,6 +107,7 @@ def repetition(rows: pd.DataFrame, arm: str) -> Figure:
                        label=f"{what}: {len(texts)}, tau {tau:.2f}")  # fmt: skip
         ax.set_xlabel("share of 3-grams that are distinct")
         ax.legend(loc="upper right")
+        ax.set_xlim(-0.03, 1.03)
     axes[0].set_ylabel(f"{TAU_LABEL}, {label_of(arm)}")
     return fig
 

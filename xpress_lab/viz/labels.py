@@ -1,6 +1,6 @@
 """Names at the ends of lines, which spare a figure its legend, and of benchmarks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,6 @@ BENCHMARKS = {
     "livecodebench": "LiveCodeBench",
     "mt-bench": "MT-Bench",
 }
-MANY = 4  # so many names stand side by side; more are tilted
 
 
 def benchmark_label(name: str) -> str:
@@ -23,9 +22,20 @@ def benchmark_label(name: str) -> str:
     return BENCHMARKS.get(name, name)
 
 
-def name_benchmarks(ax: Axes, names: Sequence[str]) -> None:
-    """Ticks at 0, 1, 2, ... with the benchmarks' names."""
-    tilt = {"rotation": 30, "ha": "right"} if len(names) > MANY else {}
+def in_families(names: Iterable[str]) -> list[str]:
+    """Math, code, conversation, as the paper orders them; others stay where they are,
+    behind these."""
+    known = list(BENCHMARKS)
+    return sorted(names, key=lambda n: known.index(n) if n in known else len(known))
+
+
+def name_benchmarks(ax: Axes, names: Sequence[str], many: int = 4) -> None:
+    """Ticks at 0, 1, 2, ... with the benchmarks' names.
+
+    Args:
+        many: so many names stand side by side; more are tilted.
+    """
+    tilt = {"rotation": 30, "ha": "right"} if len(names) > many else {}
     ax.set_xticks(range(len(names)), [benchmark_label(n) for n in names], **tilt)
 
 

@@ -110,6 +110,25 @@ def training_curves(
     return fig
 
 
+def term_bars(terms: Mapping[str, Mapping[str, float]]) -> Figure:
+    """The distance at each of the loss's places, by refiner.
+
+    Args:
+        terms: by refiner, then by part of :data:`PARTS`, before weighting.
+    """
+    fig, ax = plt.subplots(figsize=(7, 3.0))
+    for number, (part, (name, colour, _, _)) in enumerate(PARTS.items()):
+        x = np.arange(len(terms)) + 0.27 * (number - 1)
+        heights = [own[part] for own in terms.values()]
+        bars = ax.bar(x, heights, 0.25, color=colour, label=name)
+        ax.bar_label(bars, fmt="%.2f", fontsize=9, padding=1)
+    ax.set_xticks(range(len(terms)), list(terms))
+    ax.set_ylabel("distance per slot")
+    ax.grid(False, axis="x")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return fig
+
+
 def block_view(batch: BlockBatch, text: int = 0) -> Figure:
     """What the slots of one text's training blocks see: context, and their own block.
 

@@ -62,6 +62,31 @@ def sum_grid(problems: Problems, solution: Solution, row: int = 0) -> Figure:
     return fig
 
 
+def reach_bars(sums: dict[str, Problems], window: int) -> Figure:
+    """How many columns decide a digit's carry, a panel a kind of sums.
+
+    Args:
+        window: columns that the network sees; digits that need more are hatched.
+    """
+    fig, axes = plt.subplots(1, len(sums), figsize=(4.6 * len(sums), 3.0), sharey=True)
+    look = look_of("dflash")
+    for ax, (name, problems) in zip(np.atleast_1d(axes), sums.items(), strict=True):
+        counts = np.bincount(problems.reach.flatten())
+        share, reach = counts / counts.sum(), np.arange(len(counts))
+        blind = reach >= window
+        for part, strength, hatch in ((~blind, 0.45, ""), (blind, 1.0, "///")):
+            colour = tint(look.colour, strength)
+            ax.bar(reach[part], share[part], color=colour, hatch=hatch,
+                   edgecolor="white")  # fmt: skip
+        ax.axvline(window - 0.5, color=INK, linestyle=":", linewidth=1.4)
+        ax.set_title(f"{name} sums: {share[blind].sum():.1%} beyond the window")
+        ax.set_xlabel("columns to the right that decide the carry")
+        ax.set_xticks(range(0, len(counts), 1 + len(counts) // 10))
+        ax.grid(False, axis="x")
+    np.atleast_1d(axes)[0].set_ylabel("share of digits")
+    return fig
+
+
 def chain_map(table: pd.DataFrame, window: int, passes: int = 16) -> Figure:
     """Per cent of exact sums by longest chain (across) and passes (down).
 
