@@ -138,7 +138,7 @@ def test_a_page_has_its_parts(course):
     assert 'rel="next" href="01_b.html"' in page and 'rel="prev"' not in page
     assert page.count('class="term"') == 1
     pictures = sorted(path.name for path in (course / "book" / "img").iterdir())
-    assert pictures == ["00_a-01.png", "00_a-02.png"]
+    assert pictures == ["00_a_2_0.png", "00_a_5_0.png"]
 
 
 def test_front_page_lists_the_course_and_plays_the_race(course):

@@ -14,7 +14,7 @@ from pygments.formatters import HtmlFormatter
 
 from xpress_lab.benchmarks.recording import Lane
 from xpress_lab.benchmarks.tables import paper_layout, published_layout
-from xpress_lab.book.cells import Cells, figure, png_size
+from xpress_lab.book.cells import cells_to_html, figure, png_size
 from xpress_lab.book.glossary import PAGE, Term, link_terms, read_glossary
 from xpress_lab.book.prose import CODE, plain, scrolling, to_html
 from xpress_lab.errors import LabError
@@ -141,7 +141,7 @@ def read_page(path: Path, pictures: Path, terms: Sequence[Term]) -> Page:
     title = re.match(r"# (\d\d) · (.+)", first)
     if not title:
         raise LabError(f"{path.name} must begin with a heading such as '# 00 · Title'.")
-    body = Cells(path.stem, pictures).render(notebook.cells)
+    body = cells_to_html(notebook, path.stem, pictures)
     sections = re.findall(r'<h2 id="([^"]+)">(.+?)</h2>', body)
     return Page(
         path.stem,
