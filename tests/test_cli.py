@@ -103,7 +103,7 @@ def test_unknown_words_are_named(run):
         (("train", "--only", "everything"), "Unknown stage"),
         (("export", "--to", "gguf"), "Unknown export"),
         (("export", "--method", "dflash", "--confidence"), "no confidence head"),
-        (("generate", QUESTION, "--method", "markov-rnn"), "No checkpoint in"),
+        (("generate", QUESTION, "--weights", "notebooks"), "No checkpoint in"),
         (("generate", QUESTION, "--confidence", "-1"), "must lie in 0..1"),
         (("generate", QUESTION, "--method", "ar", "--confidence", "1"), "for ar use 0"),
         (("bench", "--confidence", "0.4,high"), "--confidence takes"),
