@@ -30,6 +30,7 @@ from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
 
 DEFAULT_PASSES = 6
 TENSORS = "model.safetensors"
+KNOWN_BY = ("config.json", TENSORS)  # one of which every checkpoint folder has
 
 
 class Lab:
@@ -69,7 +70,7 @@ class Lab:
         """Where an arm or table lies: in the folder, or else among the shipped ones,
         provided that both draft for the same target."""
         own, target = self.folder / name, self.tier.target_folder(self.folder)
-        there = any((own / file).is_file() for file in ("config.json", TENSORS))
+        there = any((own / file).is_file() for file in KNOWN_BY)
         usual = self.tier.target == get_tier(self.tier.name).target
         if there or not usual or target == self.folder / "target":
             return own
@@ -327,4 +328,9 @@ def load_lab(
             f"--tier {tier} --model {model} --out FOLDER, and name them by --weights."
         )
     where = Path(folder) if folder else chosen.folder()
+    if folder and not any(any(where.glob(f"*/{name}")) for name in KNOWN_BY):
+        raise LabError(  # all arms would be the shipped ones, without a word
+            f"No checkpoint in {where}: it should hold folders such as xpress/ with "
+            f"{TENSORS}, as xpress-lab train --out {where} writes them."
+        )
     return Lab(chosen, where, pick_device(device), pick_dtype(dtype), replay)
