@@ -45,7 +45,7 @@ lint: $(INSTALLED) ## check style and formatting of modules and notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-OTHERS := eagle,markov-gated,markov-rnn,markov/confidence,xpress/confidence
+OTHERS := eagle,markov-gated,markov-rnn,dflash/confidence,markov/confidence,xpress/confidence
 train: $(INSTALLED) ## train the pocket tier again from its generated corpus
 	$(BIN)/xpress-lab train --tier pocket
 	$(BIN)/xpress-lab train --tier pocket --only $(OTHERS),cards

@@ -107,8 +107,8 @@ def test_seeds_are_pooled_and_arms_named(lab, prompts):
 
 
 def test_arms_without_a_head_are_refused(lab):
-    with pytest.raises(LabError, match="--only dflash/confidence"):
-        observe(lab, "dflash", {"chat": ["Who?"]})
+    with pytest.raises(LabError, match="--only markov-rnn/confidence"):
+        observe(lab, "markov-rnn", {"chat": ["Who?"]})
 
 
 # --- the tables ---------------------------------------------------------------

@@ -24,7 +24,7 @@ FLOORS = (
     ("kernels", "screening"),
     ("target", "drafters", "refiners"),
     ("borrowed", "jacobi", "verification", "trees"),
-    ("checkpoints", "candidates"),
+    ("checkpoints", "candidates", "scheduling"),
     ("fetching", "ngram"),
     ("methods",),
     ("block_method",),

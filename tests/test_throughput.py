@@ -134,7 +134,7 @@ def test_summary_is_medians_and_ratios_of_the_same_turn():
         {"method": method, "passes": passes, "temperature": 0.0, "batch_size": size}
         | {"turn": turn, "texts": size, "new_tokens": 101 * size, "tau": tau}
         | {"decode_seconds": seconds * (1 + turn), "verify_steps": 12 * size}
-        | {"target_calls": 15}
+        | {"target_calls": 15, "confidence": 0.0}
         for method, passes, tau, seconds in (
             ("ar", "", 1, 2.0),
             ("xpress", "6", 4, 0.5),

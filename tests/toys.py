@@ -313,6 +313,7 @@ class EnumerableTarget:
         draft_ids=None,
         anchor_first: bool = False,
         threshold: float = 0.0,
+        costs=None,
     ) -> BlockMethod:
         """A real drafter and head on this target; the mask id has its own row."""
         drafter = DFlashDrafter(
@@ -345,7 +346,7 @@ class EnumerableTarget:
                 size=1.0,
                 inputs=inputs,
             ).fold()
-        if threshold:
+        if threshold or costs:
             rank = head.rank if name.startswith("markov") else 0
             confidence = sharp_confidence(self.hidden, rank)
         return BlockMethod(
@@ -357,6 +358,7 @@ class EnumerableTarget:
             draft_ids,
             confidence,
             threshold,
+            costs=costs,
         )
 
 

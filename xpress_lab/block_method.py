@@ -17,10 +17,12 @@ from xpress_lab.jacobi import solve, solve_sequentially
 from xpress_lab.methods import Proposal, Request
 from xpress_lab.refiners.confidence import (
     ConfidenceHead,
+    check_costs,
     check_threshold,
     leading_sure,
 )
 from xpress_lab.sampling import Sampling, Stream, gumbel_noise
+from xpress_lab.scheduling import RoundCosts, Schedule
 from xpress_lab.screening import screen_for
 from xpress_lab.target import Target
 
@@ -37,6 +39,8 @@ class BlockMethod:
         draft_ids: ``[D]`` the target ids that may be drafted, ``None`` for all.
         confidence: the head by which proposals are cut, ``None`` for none.
         threshold: verify drafts up to the first less likely one; 0 verifies all.
+        costs: of a round; drafts are then sent while they are worth it, by
+            :mod:`xpress_lab.scheduling`, whatever the threshold.
         candidates: C of :mod:`xpress_lab.candidates`; 0 for full passes only,
             ``None`` to choose by vocabulary and passes. Of a parallel head only.
     """
@@ -54,12 +58,14 @@ class BlockMethod:
         confidence: ConfidenceHead | None = None,
         threshold: float = 0.0,
         candidates: int | None = None,
+        costs: RoundCosts | None = None,
     ):
         config = drafter.config
         self.name, self.drafter, self.head, self.passes = name, drafter, head, passes
         self.borrowed = Borrowed(target, draft_ids)
         self.confidence = confidence
         self.threshold = check_threshold(threshold, confidence)
+        self.costs = check_costs(costs, confidence)
         self.candidates = 0
         if head is not None and not head.sequential:
             default = default_candidates(self.borrowed.vocab_size, passes)
@@ -113,6 +119,7 @@ class BlockMethod:
         says = "" if ids is None else f"draft vocabulary {len(ids)}, "
         layout = "anchor-first" if config.sample_from_anchor else "fill-in"
         cut = f", cut below confidence {self.threshold:g}" if self.threshold else ""
+        cut = cut if self.costs is None else ", sent by schedule"
         return (
             f"{self.name}: block {config.block_size}, {layout}, taps {taps}, "
             f"{says}{how}{cut}"
@@ -125,6 +132,7 @@ class BlockDrafting:
     def __init__(self, method: BlockMethod, capacity: int, rows: int = 1):
         self.method = method
         self.cache = self.new_cache(rows, capacity)
+        self.schedule = None if method.costs is None else Schedule(method.costs)
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         """Where the drafter keeps the keys and values of its context."""
@@ -132,6 +140,8 @@ class BlockDrafting:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.cache.keep_rows(rows)
+        if self.schedule is not None:
+            self.schedule.keep_rows(rows)
 
     def propose(self, request, sampling, noise_stream, watch, keep_trace) -> Proposal:
         borrowed = self.method.borrowed
@@ -210,10 +220,12 @@ class BlockDrafting:
 
     def counts(self, hidden, request, tokens) -> list[int] | None:
         """How many drafts of each row are worth verifying; ``None``, which is all,
-        unless a threshold is set."""
-        if not self.method.threshold:
+        unless a threshold or costs are set."""
+        if not self.method.threshold and self.schedule is None:
             return None
         logits = self.sureness(hidden, request, tokens)
+        if self.schedule is not None:
+            return self.schedule.counts(logits, request.starts)
         return leading_sure(logits, self.method.threshold)
 
     def sureness(self, hidden, request, tokens) -> torch.Tensor:

@@ -24,6 +24,7 @@ from xpress_lab.packed import PackedLinear, pack
 from xpress_lab.presets import BLOCKS, METHODS, PretrainedTarget, Tier, get_tier
 from xpress_lab.replayed import ReplayedMethod, ReplayedTarget
 from xpress_lab.sampling import Sampling
+from xpress_lab.scheduling import RoundCosts
 from xpress_lab.spoken import Spoken
 from xpress_lab.target import Target, weight_bytes
 from xpress_lab.tree_methods import check_rescoring, tree_method, uses_passes
@@ -113,6 +114,7 @@ class Lab:
         budget: int | None = None,
         rescoring: str = "marginals",
         candidates: int | None = None,
+        costs: RoundCosts | None = None,
     ) -> Method:
         """A method by name.
 
@@ -124,13 +126,15 @@ class Lab:
             rescoring: how xpress scores a tree, by refined ``marginals`` or ``paths``.
             candidates: rows a slot that xpress tries before full passes, 0 for none;
                 ``None`` tries some where only the time can change.
+            costs: of a round; a chain's drafts are then verified while they are worth
+                it, by its confidence head and :mod:`xpress_lab.scheduling`.
         """
         if name not in METHODS:
             raise LabError(f"Unknown method {name!r}: use {', '.join(METHODS)}.")
         check_rescoring(name, rescoring)
         if candidates and name != "xpress":
             raise LabError(f"candidates={candidates} is for xpress, not for {name}.")
-        if confidence and name not in BLOCKS:
+        if (confidence or costs) and name not in BLOCKS:
             raise LabError(
                 f"A confidence threshold cuts the blocks of {', '.join(BLOCKS)}; "
                 f"for {name} use 0."
@@ -142,7 +146,7 @@ class Lab:
             return EagleMethod(self.target, arm.drafter, arm.draft_ids)
         kind, plus, _ = name.partition("+")
         if not plus:
-            return self.block_method(name, passes, confidence, candidates)
+            return self.block_method(name, passes, confidence, candidates, costs)
         passes = passes if uses_passes(name, rescoring) else 0
         chain = self.block_method(kind, passes, candidates=0)  # needs all scores
         return tree_method(name, chain, budget, rescoring, self.ngram)
@@ -153,10 +157,12 @@ class Lab:
         passes: int | None,
         confidence: float = 0.0,
         candidates: int | None = None,
+        costs: RoundCosts | None = None,
     ) -> BlockMethod:
         """The method that an arm's checkpoint makes, its head folded."""
-        arm = self.arm(kind, confidence=confidence > 0)
-        return arm_method(arm, self.target, passes, confidence, kind, candidates)
+        arm = self.arm(kind, confidence=bool(confidence or costs))
+        how = confidence, kind, candidates, costs
+        return arm_method(arm, self.target, passes, *how)
 
     def _named(self, method: str | Method, passes, budget=None) -> Method:
         """A method by name, made once: it keeps its caches, and on CUDA recordings."""
@@ -282,6 +288,7 @@ def arm_method(
     confidence: float = 0.0,
     name: str | None = None,
     candidates: int | None = None,
+    costs: RoundCosts | None = None,
 ) -> BlockMethod:
     """An arm made ready to draft: its head folded; arguments as in Lab.method."""
     kind = ReplayedMethod if isinstance(target, ReplayedTarget) else BlockMethod
@@ -295,6 +302,7 @@ def arm_method(
         arm.confidence,
         confidence,
         candidates,
+        costs,
     )
     if isinstance(arm.drafter.fc, PackedLinear):
         method.borrowed.pack()  # what it reads out by, as its own layers

@@ -9,6 +9,7 @@ from xpress_lab.errors import LabError
 CHAINS = ("ar", "eagle", "dflash", "markov", "markov-gated", "markov-rnn", "xpress")
 TREES = ("dflash+ddtree", "dflash+presto", "xpress+ddtree", "xpress+presto")
 METHODS = CHAINS + TREES
+SCHEDULED = -1.0  # in place of a confidence threshold: drafts are sent by a schedule
 BLOCKS = tuple(name for name in CHAINS if name not in ("ar", "eagle"))  # can be cut
 FAMILIES = ("math", "code", "chat")
 

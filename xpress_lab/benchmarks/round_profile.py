@@ -44,7 +44,7 @@ def profile_rounds(
     for arm in arms:
         method = arm.method(lab)
         name = method_label(
-            arm.name, arm.passes_label, arm.rescoring_label, arm.budget, arm.confidence
+            arm.name, arm.passes_label, arm.rescoring_label, arm.budget, arm.cut
         )
         spent, calls, rounds = defaultdict(float), defaultdict(int), 0
         decode(lab.target, method, lab.target.encode(prompts[0]), max_new_tokens=8)

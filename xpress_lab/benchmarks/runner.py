@@ -33,10 +33,11 @@ from xpress_lab.errors import LabError
 from xpress_lab.graphs import rounded
 from xpress_lab.lab import Lab
 from xpress_lab.methods import Method
-from xpress_lab.presets import BLOCKS, TREES
+from xpress_lab.presets import BLOCKS, SCHEDULED, TREES
 from xpress_lab.recorded import RecordedTarget
 from xpress_lab.replayed import ReplayedTarget
 from xpress_lab.sampling import Sampling
+from xpress_lab.scheduling import RoundCosts
 from xpress_lab.statistics import token_hash
 from xpress_lab.target import Target
 from xpress_lab.tree_methods import uses_passes
@@ -51,6 +52,7 @@ class RunArm:
     budget: int | None = None  # of trees; None is as many drafts as a chain has
     rescoring: str = "marginals"  # of xpress+ddtree
     confidence: float = 0.0  # drafts are cut before the first less likely one
+    costs: RoundCosts | None = None  # drafts are sent while worth it; not of the key
 
     @property
     def passes_label(self) -> str:
@@ -71,7 +73,13 @@ class RunArm:
             confidence=self.confidence,
             budget=self.budget,
             rescoring=self.rescoring,
+            costs=self.costs,
         )
+
+    @property
+    def cut(self) -> float:
+        """The confidence threshold as written in results."""
+        return self.confidence if self.costs is None else SCHEDULED
 
 
 def run_arms(
@@ -200,7 +208,7 @@ def _jobs(bench: Bench) -> Iterator[_Job]:
 
 def _keys(arm: RunArm, method: Method, job: _Job) -> dict[int, tuple[str, ...]]:
     """What tells the row of each text from all others, as a file holds it."""
-    settings = (arm.passes_label, arm.rescoring_label, method.budget, arm.confidence)
+    settings = (arm.passes_label, arm.rescoring_label, method.budget, arm.cut)
     key = (arm.name, *settings, float(job.temperature), job.benchmark)
     return {n: tuple(map(str, (*key, n, job.seed))) for n in job.prompts}
 

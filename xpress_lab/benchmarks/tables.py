@@ -8,7 +8,7 @@ import pandas as pd
 from xpress_lab.benchmarks.rows import ARM
 from xpress_lab.decoding import STAGES
 from xpress_lab.errors import LabError
-from xpress_lab.presets import TREES, data_folder
+from xpress_lab.presets import SCHEDULED, TREES, data_folder
 from xpress_lab.statistics import (
     Interval,
     Ratio,
@@ -35,7 +35,7 @@ def method_label(
     confidence: float = 0.0,
 ) -> str:
     """``xpress K=6``, ``xpress fixed point``, ``xpress+ddtree paths M=32``,
-    ``xpress K=6 cut 0.4``, ``ar``.
+    ``xpress K=6 cut 0.4``, ``xpress K=6 scheduled``, ``ar``.
 
     ``marginals`` are the rule and go unsaid; only trees have a budget to choose.
     """
@@ -46,7 +46,9 @@ def method_label(
         words.append("fixed point" if passes == "fixed" else f"K={passes}")
     if method in TREES:
         words.append(f"M={budget}")
-    if confidence:
+    if confidence == SCHEDULED:
+        words.append("scheduled")
+    elif confidence:
         words.append(f"cut {confidence:g}")
     return " ".join(words)
 

@@ -39,7 +39,7 @@ from xpress_lab.methods import Method
 from xpress_lab.sampling import Sampling
 from xpress_lab.statistics import token_hash
 
-KEY = ("method", "passes", "temperature", "batch_size", "turn")
+KEY = ("method", "passes", "confidence", "temperature", "batch_size", "turn")
 MEASURES = (
     "seed",
     "texts",
@@ -121,7 +121,7 @@ def run_throughput(
     for temperature, turn in tqdm(jobs, "turns", disable=None):
         cases = tuple((arm, size) for size in load.sizes for arm in load.arms)
         for arm, size in rotated(cases, turn):
-            key = (arm.name, arm.passes_label, float(temperature), size, turn)
+            key = arm.name, arm.passes_label, arm.cut, float(temperature), size, turn
             key = tuple(map(str, key))
             if key in present:
                 continue
@@ -208,6 +208,7 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=COLUMNS)
     for column in set(COLUMNS) - TEXT_COLUMNS - set(MADE):
         frame[column] = pd.to_numeric(frame[column])
+    frame["confidence"] = frame["confidence"].fillna(0.0)  # from before it was kept
     return frame
 
 
@@ -219,7 +220,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 def is_throughput(path: Path) -> bool:
     """Whether a result file is one of batches, not of single texts."""
     with path.open(encoding="utf-8") as file:
-        return file.readline().rstrip("\n") == ",".join(COLUMNS)
+        return {"batch_size", "turn"} <= set(file.readline().rstrip("\n").split(","))
 
 
 def throughput_summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame:
@@ -232,8 +233,10 @@ def throughput_summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame
     """
     rows = rows.assign(
         arm=[
-            method_label(*row)
-            for row in zip(rows["method"], rows["passes"], strict=True)
+            method_label(method, passes, confidence=cut)
+            for method, passes, cut in zip(
+                rows["method"], rows["passes"], rows["confidence"], strict=True
+            )
         ],
         speed=(rows["new_tokens"] - rows["texts"]) / rows["decode_seconds"],
     )

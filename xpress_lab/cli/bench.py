@@ -47,7 +47,10 @@ def bench(
     ] = "marginals",
     confidence: Annotated[
         str,
-        typer.Option(help="Cut blocks before the first less likely draft: 0,0.4"),
+        typer.Option(
+            help="Cut blocks before the first less likely draft: 0,0.4; "
+            "auto: send drafts while they are worth their time."
+        ),
     ] = "0",
     benchmarks: Annotated[str, typer.Option(help="Comma list or 'all'.")] = "all",
     prompts: Annotated[
@@ -162,14 +165,10 @@ def bench(
             found = profile_rounds(lab, run_arms(names, ks), *how)
             return print_records(found, as_json, out_file)
         thresholds = parse_thresholds(confidence)
-        if any(thresholds) and sizes != (1,):
-            raise LabError(
-                f"Batches are timed uncut: --batch-size {batch_size} goes with "
-                f"--confidence 0, not {confidence}."
-            )
         arms = run_arms(
             names, ks, parse_budgets(budget), parse_names(rescoring), thresholds
         )
+        arms = scheduled(lab, arms, texts, max(sizes))
         how = {
             "arms": arms,
             "temperatures": temperatures,
@@ -187,6 +186,28 @@ def bench(
         load = Load(prompts=pool, sizes=sizes, turns=turns, seed=first, **how)
         rows = run_throughput(lab, load, out_file, say)
         print_throughput(throughput_summary(rows), as_json)
+
+
+def scheduled(lab, arms, texts: dict[str, list[str]], rows: int):
+    """The arms; what a round costs is measured for those that go by a schedule."""
+    from dataclasses import replace
+
+    from xpress_lab.benchmarks.row_costs import measure_round_costs
+    from xpress_lab.presets import SCHEDULED
+
+    def ready(arm):
+        if arm.confidence != SCHEDULED:
+            return arm
+        costs = measure_round_costs(lab, arm, every(texts), rows)
+        said = [f"{1e3 * part:.3f}" for part in costs]
+        typer.echo(
+            f"{arm.name}: a round takes {said[0]} ms, {said[1]} more a text and "
+            f"{said[2]} more a draft",
+            err=True,
+        )
+        return replace(arm, confidence=0.0, costs=costs)
+
+    return tuple(map(ready, arms))
 
 
 def every(texts: dict[str, list[str]]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xpress_lab.errors import LabError
+from xpress_lab.presets import SCHEDULED
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,11 +85,13 @@ def parse_depths(text: str) -> list[int]:
 
 
 def parse_thresholds(text: str) -> list[float]:
+    """Thresholds of confidence; ``auto`` is :data:`SCHEDULED`."""
+    parts = text.split(",")
     try:
-        return [float(part) for part in text.split(",")]
+        return [SCHEDULED if part == "auto" else float(part) for part in parts]
     except ValueError as error:
         raise LabError(
-            f"--confidence takes numbers such as 0,0.4, not {text!r}."
+            f"--confidence takes numbers such as 0,0.4, and auto; not {text!r}."
         ) from error
 
 

@@ -67,3 +67,12 @@ def check_threshold(threshold: float, confidence: ConfidenceHead | None) -> floa
             "and these weights have none: use 0."
         )
     return threshold
+
+
+def check_costs(costs, confidence: ConfidenceHead | None):
+    """Raise where a schedule has nobody to ask how likely drafts are."""
+    if costs is not None and confidence is None:
+        raise LabError(
+            "A schedule of drafts needs a confidence head, and these weights have none."
+        )
+    return costs

@@ -73,7 +73,7 @@ def tau_by_passes(
     reference = lines if reference is None else reference
     lines = lines[lines["benchmark"] == benchmark]
     lines = lines.assign(K=[passes_of(arm) for arm in lines["arm"]])
-    whole = ~lines["arm"].str.contains(" cut ")
+    whole = ~lines["arm"].str.contains(" cut | scheduled")
     lines = lines[lines["arm"].str.startswith("xpress ") & lines["K"].notna() & whole]
     fig, axes = panels(lines, width=5.6)
     drawn = list(zip(axes, lines.groupby("temperature"), strict=True))

@@ -42,6 +42,7 @@ def edges_by_batch(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
             a benchmark, and their mean.
     """
     fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
+    ours = ours[ours["confidence"] == 0]
     speed = theirs.pivot(
         index=["batch_size", "benchmark"], columns="method", values="tokens_per_second"
     )
