@@ -57,7 +57,8 @@ TREES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --budget 16,32,64 --limit 10 
     --methods ar,dflash,xpress,dflash+ddtree,dflash+presto,xpress+ddtree,xpress+presto \
     --temperature 0 --temperature 1
 BATCHES := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --batch-size 1,4,16,32 \
-    --limit 22 --turns 5 --methods ar,dflash,markov,xpress --temperature 0 --temperature 1
+    --limit 22 --turns 3 --methods ar,dflash,markov,xpress --confidence 0,auto \
+    --temperature 0 --temperature 1
 CERTIFICATES := --candidates 16,64,256,1024 --temperature 0 --temperature 1
 FAMILY := OMP_NUM_THREADS=1 $(BIN)/xpress-lab bench --limit 24 \
     --temperature 0 --temperature 1

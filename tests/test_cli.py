@@ -107,7 +107,10 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--confidence", "-1"), "must lie in 0..1"),
         (("generate", QUESTION, "--method", "ar", "--confidence", "1"), "for ar use 0"),
         (("bench", "--confidence", "0.4,high"), "--confidence takes"),
-        (("bench", "--methods", "markov-rnn", "--confidence", "0.4"), "no confidence head"),
+        (
+            ("bench", "--methods", "markov-rnn", "--confidence", "0.4"),
+            "no confidence head",
+        ),
         (("bench", "--methods", "eagle", "--budget", "x"), "--budget takes"),
         (("sweep-layers", "--layers", "1,two"), "--layers takes"),
         (("sweep-layers", "--layers", "9"), "Depths must lie in 1..4"),

@@ -33,7 +33,7 @@ from xpress_lab.viz.jacobi_grid import (
     show_word,
 )
 from xpress_lab.viz.rounds_grid import rounds_grid
-from xpress_lab.viz.throughput import throughput_curves
+from xpress_lab.viz.throughput import schedule_curves, throughput_curves
 from xpress_lab.viz.widgets import JacobiStepper
 
 WORDS = [" Anna", " lives", " in", " Paris", ".", "\n", "    ", " carpenter", " $", ""]
@@ -394,6 +394,17 @@ def test_batches_are_drawn_by_arm_beside_their_speed_up():
     assert [tick.get_text() for tick in over.get_xticklabels()] == "1 4 16 32".split()
     without_plain = made_up_batches((0.0,)).assign(speedup=float("nan"))
     assert not throughput_curves(without_plain).axes[1].texts
+
+
+def test_scheduled_arms_are_drawn_strong_beside_their_own_uncut_lines():
+    whole = made_up_batches((0.0,))
+    cut = whole[whole["arm"] == "xpress K=6"].assign(arm="xpress K=6 scheduled")
+    cut[["speedup", "speedup_low", "speedup_high"]] *= 3
+    (ax,) = schedule_curves(pd.concat([whole, cut])).axes
+    k = whole.loc[whole["arm"] == "xpress K=6", "speedup"].iloc[0]
+    drawn = [set(line.get_ydata()) for line in ax.lines]
+    assert drawn == [{3 * k}, {k}, {1}]
+    assert [text.get_text() for text in ax.texts] == ["xPress"]
 
 
 def test_end_labels_keep_their_distance():

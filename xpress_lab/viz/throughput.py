@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from xpress_lab.viz.labels import name_ends
-from xpress_lab.viz.style import in_order, label_of, look_of, tint
+from xpress_lab.viz.style import INK, in_order, label_of, look_of, tint
 
 PANELS = {"tokens_per_second": "tokens a second", "speedup": "speed-up over plain"}
 
@@ -44,6 +44,41 @@ def throughput_curves(lines: pd.DataFrame) -> Figure:
     for ax, names in ends.items():  # panels share their limits, known only now
         known = [end for end in names if end[0] == end[0]]
         name_ends(ax, known, leave=[sizes[-1]] * len(known))
+    return fig
+
+
+def schedule_curves(lines: pd.DataFrame) -> Figure:
+    """Speed-up over plain decoding by batch size: drafts sent by schedule (strong, with
+    quartiles) and all of them (thin), a method a colour.
+
+    Args:
+        lines: from :func:`xpress_lab.benchmarks.throughput.throughput_summary`.
+    """
+    temperatures = sorted(lines["temperature"].unique())
+    sizes = sorted(lines["batch_size"].unique())
+    fig, axes = plt.subplots(
+        1, len(temperatures), figsize=(5.4 * len(temperatures), 3.6), sharey=True,
+        squeeze=False,
+    )  # fmt: skip
+    ends = {}
+    for ax, temperature in zip(axes[0], temperatures, strict=True):
+        at, ends[ax] = lines[lines["temperature"] == temperature], []
+        for arm in in_order(arm for arm in at["arm"] if arm.endswith(" scheduled")):
+            y, _, colour = _curve(ax, at, arm, "speedup")
+            ends[ax].append((y, look_of(arm).label, colour))
+            whole = at[at["arm"] == arm.removesuffix(" scheduled")]
+            whole = whole.sort_values("batch_size")
+            ax.plot(whole["batch_size"], whole["speedup"], color=tint(colour, 0.55),
+                    linestyle=look_of(arm).line, linewidth=1)  # fmt: skip
+        ax.axhline(1, color=INK, linestyle=":", linewidth=1.4)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
+        ax.set_xlabel("texts in a batch")
+        ax.set_title(f"T = {temperature:g}")
+        ax.set_ylim(bottom=0)
+    for ax, names in ends.items():  # panels share their limits, known only now
+        name_ends(ax, names, leave=[sizes[-1]] * len(names))
+    axes[0, 0].set_ylabel("speed-up over plain decoding")
     return fig
 
 
