@@ -142,7 +142,7 @@ def test_edges_by_batch_are_ratios_ours_and_theirs():
         [
             {"temperature": 0.0, "batch_size": size, "turn": turn, "method": method,
              "passes": "6" if method == "xpress" else "", "texts": 0, "tau": 1.0,
-             "confidence": 0.0,
+             "confidence": 0.0, "proposed": 0,
              "new_tokens": 10 * speed, "decode_seconds": 1.0 + turn,
              "verify_steps": 1, "target_calls": 1}
             for turn in range(3)

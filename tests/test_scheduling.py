@@ -9,6 +9,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import toys
@@ -50,10 +51,15 @@ def test_later_rounds_are_priced_by_what_the_earlier_ones_brought():
     costs = RoundCosts(0.5, 0.5, 0.1)
     schedule, confidences = Schedule(costs), [0.9] * SLOTS
     assert schedule.counts(logits_of(confidences), [10]) == [SLOTS]
-    assert schedule.rate(1) == 0  # seven drafts were sent and nothing is back yet
     schedule.counts(logits_of(confidences), [18])  # it emitted eight tokens
-    assert schedule.tokens == pytest.approx(0.9 * 8)
-    assert schedule.seconds == pytest.approx(0.9 * 1.7 + 1.7)
+    assert schedule.rate(1) == pytest.approx(8 / costs.of(1, SLOTS))
+    schedule.counts(logits_of([0.1] * SLOTS), [20])
+    assert schedule.tokens == pytest.approx(0.9 * 8 + 2)
+    assert schedule.rounds == pytest.approx(1.9)
+    assert schedule.length == pytest.approx(0.9 * SLOTS)
+    each = (0.9 * 8 + 2) / 1.9
+    wanted = 3 * each / costs.of(3, 0.9 * SLOTS)
+    assert schedule.rate(3) == pytest.approx(wanted)
 
 
 def test_fuller_batches_get_shorter_proposals():
@@ -72,7 +78,7 @@ def test_one_length_for_all_rows_and_rows_may_leave():
     schedule.keep_rows([1])
     assert schedule.starts == [9]
     schedule.counts(both[1:], [11])
-    assert schedule.tokens == pytest.approx(0.9 * 2)
+    assert (schedule.tokens, schedule.rounds) == (2, 1)
 
 
 @given(
@@ -191,6 +197,19 @@ def test_costs_are_found_again(lab, monkeypatch):
     prompts = read_prompts(prompt_folder("pocket"), "chat", 2)
     costs = row_costs.measure_round_costs(lab, RunArm("xpress", 2), prompts, 3, 1)
     assert costs == pytest.approx((3.0, 2.0, 0.5))
+
+
+def test_a_cost_below_zero_is_none_and_the_others_are_fitted_without_it():
+    parts = np.array([[4, 4, 0], [4, 4, 28], [4, 16, 0], [4, 16, 112]], dtype=float)
+    truth = np.array([2.0, 0.0, 0.25])
+    assert row_costs.fit(parts, parts @ truth) == pytest.approx(truth, abs=1e-9)
+    noisy = parts @ truth - np.array([0, 0, 1.5, 1.5])  # more texts, and quicker
+    found = row_costs.fit(parts, noisy)
+    assert (found >= 0).all() and found[1] == 0
+    again = np.linalg.lstsq(parts[:, [0, 2]] / noisy[:, None], np.ones(4), rcond=None)[
+        0
+    ]
+    assert found[[0, 2]] == pytest.approx(again)
 
 
 def test_arms_without_a_head_have_no_schedule(lab):

@@ -134,7 +134,7 @@ def test_summary_is_medians_and_ratios_of_the_same_turn():
         {"method": method, "passes": passes, "temperature": 0.0, "batch_size": size}
         | {"turn": turn, "texts": size, "new_tokens": 101 * size, "tau": tau}
         | {"decode_seconds": seconds * (1 + turn), "verify_steps": 12 * size}
-        | {"target_calls": 15, "confidence": 0.0}
+        | {"target_calls": 15, "confidence": 0.0, "proposed": 84 * size}
         for method, passes, tau, seconds in (
             ("ar", "", 1, 2.0),
             ("xpress", "6", 4, 0.5),
@@ -149,7 +149,7 @@ def test_summary_is_medians_and_ratios_of_the_same_turn():
     assert fast["speedup"] == fast["speedup_low"] == fast["speedup_high"] == 4
     assert (lines.loc["ar"]["speedup"] == 1).all()
     assert fast["rows_per_call"] == pytest.approx(48 / 15)
-    assert fast["turns"] == 2 and fast["tau"] == 4
+    assert fast["turns"] == 2 and fast["tau"] == 4 and fast["drafts"] == 7
 
 
 def test_end_to_end_is_the_usual_methods_by_size(lab):

@@ -12,7 +12,8 @@ a row's text what it would be alone:
 - A finished row leaves, and the last row moves into its place: the batch shrinks, so
   what has ended costs nothing.
 
-Apart from rounding, then, a row's tokens are those of ``decode`` with its seed.
+Apart from rounding, then, a row's tokens are those of ``decode`` with its seed (but
+where a schedule of drafts looks at the whole batch and T > 0: there its law is).
 """
 
 from collections.abc import Sequence

@@ -8,14 +8,15 @@ round that sends n drafts of each of N texts takes about
 
 so one more draft of every text brings the sum of their survivals and costs draft * N.
 Tokens over time, in the long run, are most if a draft is sent while it brings more per
-second than the whole has lately brought (renewal reward). The rate grows with the
+second than rounds of late have brought (renewal reward). The rate grows with the
 batch, and proposals become shorter: long when idle, short when full (methods 3).
 
 Rows that share a call are padded to the longest, so a batch has one length for all.
 
 **Nothing is lost.** Whether draft k is sent depends on drafts before k, through the
 confidences up to it; on other rows; and on earlier rounds. It never depends on draft k
-itself. Times are those of the model above, so a seed gives the same text anywhere.
+itself. Given the costs, lengths do not depend on the clock; but other costs, or other
+neighbours in the batch, may draw another text at T > 0, from the same law.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-FORGETTING = 0.9  # weight of a round in the rate, relative to the round after it
+FORGETTING = 0.9  # weight of a round in the means, relative to the round after it
 
 
 class RoundCosts(NamedTuple):
@@ -33,44 +34,50 @@ class RoundCosts(NamedTuple):
     text: float
     draft: float
 
-    def of(self, texts: int, drafts: int) -> float:
+    def of(self, texts: int, drafts: float) -> float:
         """Seconds of a round that verifies so many drafts of each of so many texts."""
         return self.base + self.text * texts + self.draft * texts * drafts
 
 
 class Schedule:
-    """One length a round, for the texts of one batch."""
+    """One length a round, for the texts of one batch.
+
+    tokens and rounds: what texts emitted lately, and in how many rounds of a text.
+    length: the usual one lately.
+    """
 
     def __init__(self, costs: RoundCosts):
         self.costs = costs
         self.starts: list[int] | None = None
-        self.tokens = self.seconds = 0.0
+        self.tokens = self.rounds = self.length = 0.0
 
     def counts(self, logits: torch.Tensor, starts: Sequence[int]) -> list[int]:
         """How many drafts of each row to verify.
 
         Args:
             logits: ``[N, S]`` of the confidence head.
-            starts: where each row's anchor stands; how far they have moved since the
-                last call is what that round emitted.
+            starts: where each row's anchor stands; how far it has moved since the last
+                call is what that round emitted.
         """
-        rows, before = len(logits), self.starts
-        if before is not None:
-            self.tokens += sum(starts) - sum(before)
-        self.starts = list(starts)
+        rows = len(logits)
+        if self.starts is not None:
+            moved = sum(starts) - sum(self.starts)
+            self.tokens = FORGETTING * self.tokens + moved
+            self.rounds = FORGETTING * self.rounds + rows
         survival = logits.double().sigmoid().cumprod(dim=1).mean(dim=0)
         length = int((survival >= self.rate(rows) * self.costs.draft).sum())
-        self.tokens *= FORGETTING
-        self.seconds = FORGETTING * self.seconds + self.costs.of(rows, length)
+        kept = FORGETTING if self.starts is not None else 0.0
+        self.length = kept * self.length + (1 - kept) * length
+        self.starts = list(starts)
         return [length] * rows
 
     def rate(self, texts: int) -> float:
-        """Tokens a second of late; before the first round, those of a bare one."""
-        if not self.seconds:
-            return texts / self.costs.of(texts, 0)
-        return self.tokens / self.seconds
+        """Tokens a second of a batch of this size, by the yield and the length of late;
+        before the first round, of rounds without drafts."""
+        each = self.tokens / self.rounds if self.rounds else 1.0
+        return texts * each / self.costs.of(texts, self.length)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Let the other rows go; what those emitted in their last round is not seen."""
+        """Let the other rows go. What those emitted in their last round is not seen."""
         if self.starts is not None:
             self.starts = [self.starts[row] for row in rows]

@@ -30,10 +30,13 @@ def measure_round_costs(
     """Fit :class:`RoundCosts` to greedy rounds of 1 and of ``texts`` texts, with all
     drafts sent and with none; cases take turns, and the first turn does not count.
 
+    Errors count relative to a case's time. Sampled rounds take somewhat longer.
+
     Args:
         arm: a :class:`xpress_lab.benchmarks.runner.RunArm` with a confidence head.
         prompts: of which ``texts`` are used, over again where they are too few.
     """
+    # The threshold is there for the head to be loaded; FixedLength never cuts by it.
     method = lab.block_method(arm.name, arm.passes, confidence=1.0)
     encoded = [lab.target.encode(prompt) for prompt in prompts]
     encoded = [encoded[i % len(encoded)] for i in range(max(texts, 2))]
@@ -45,8 +48,20 @@ def measure_round_costs(
             if turn:
                 parts.append(found[:3])
                 seconds.append(found[3])
-    fitted = np.linalg.lstsq(np.array(parts), np.array(seconds), rcond=None)[0]
-    return RoundCosts(*np.maximum(fitted, 0.0).tolist())
+    return RoundCosts(*fit(np.array(parts), np.array(seconds)).tolist())
+
+
+def fit(parts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Costs ``[3]``, none below zero, that make ``parts`` ``[cases, 3]`` times costs
+    come near to ``seconds``, relative to them."""
+    used, costs = np.ones(3, dtype=bool), np.zeros(3)
+    while True:
+        scaled = parts[:, used] / seconds[:, None]
+        found = np.linalg.lstsq(scaled, np.ones(len(seconds)), rcond=None)[0]
+        if (found >= 0).all():
+            costs[used] = found
+            return costs
+        used[np.flatnonzero(used)[found < 0]] = False
 
 
 def _watch(lab: Lab, method: BlockMethod, prompts, length: int):

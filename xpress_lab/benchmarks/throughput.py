@@ -48,6 +48,7 @@ MEASURES = (
     "verify_steps",
     "target_calls",
     "tau",
+    "proposed",
     "accepted",
     "accepted_per_slot",
     "decode_seconds",
@@ -194,6 +195,7 @@ def _measure(
         "verify_steps": len(rounds),
         "target_calls": calls,
         "tau": round(sum(r.emitted for r in rounds) / max(len(rounds), 1), 5),
+        "proposed": sum(len(r.block) - 1 for r in rounds),
         "accepted": sum(r.accepted for r in rounds),
         "accepted_per_slot": json.dumps(reached),
         "decode_seconds": round(sum(seconds[stage] for stage in STAGES), 7),
@@ -208,7 +210,10 @@ def as_frame(rows: list[dict]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=COLUMNS)
     for column in set(COLUMNS) - TEXT_COLUMNS - set(MADE):
         frame[column] = pd.to_numeric(frame[column])
-    frame["confidence"] = frame["confidence"].fillna(0.0)  # from before it was kept
+    # From before blocks could be cut.
+    frame["confidence"] = frame["confidence"].fillna(0.0)
+    whole = frame["verify_steps"] * (frame["block_size"] - 1)
+    frame["proposed"] = frame["proposed"].fillna(whole)
     return frame
 
 
@@ -229,7 +234,7 @@ def throughput_summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame
     ``tokens_per_second`` counts the loop: the prefill, and the token of each text that
     comes from it, are left out. ``speedup`` is over ``baseline`` at the same size in
     the same turn (``nan`` without it). ``rows_per_call`` is how full batches were:
-    texts that share a batch do not end together.
+    texts that share a batch do not end together. ``drafts`` were verified a round.
     """
     rows = rows.assign(
         arm=[
@@ -252,6 +257,7 @@ def throughput_summary(rows: pd.DataFrame, baseline: str = "ar") -> pd.DataFrame
                 | _quartiles("speedup", ratio)
                 | {
                     "tau": turns["tau"].mean(),
+                    "drafts": turns["proposed"].sum() / turns["verify_steps"].sum(),
                     "rows_per_call": turns["verify_steps"].sum()
                     / turns["target_calls"].sum(),
                 }
