@@ -180,8 +180,8 @@ def test_the_diagram_draws_points_counts_and_the_diagonal():
     table = reliability(drafts)
     fig = reliability_diagram(table, "markov")
     assert [ax.get_title() for ax in fig.axes[:2]] == [
-        "T = 0: 4000 drafts",
-        "T = 1: 4000 drafts",
+        "T = 0: 4,000 drafts",
+        "T = 1: 4,000 drafts",
     ]
     at = table[table["temperature"] == 0.0]
     upper, lower = fig.axes[0], fig.axes[2]

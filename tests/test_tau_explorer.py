@@ -64,6 +64,8 @@ def test_rows_come_from_tiers_and_sweeps_and_nothing_else(tmp_path):
     write(tmp_path / "laptop" / "greedy.csv", [a_row(tier="laptop")])
     sweep = [a_row(), a_row(prompt=1), a_row(prompt=2, batch_size=4)]
     write(tmp_path / "passes.csv", sweep)
+    layers = pd.DataFrame([a_row(prompt=9)], columns=COLUMNS)
+    layers.assign(drafter_layers=3).to_csv(tmp_path / "layers.csv", index=False)
     (tmp_path / "pocket" / "summary.csv").write_text("arm,tau\nar,1\n", "utf-8")
     (tmp_path / "pocket" / "empty.csv").write_text("", "utf-8")
     rows = shipped_rows(tmp_path)

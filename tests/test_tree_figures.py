@@ -227,7 +227,7 @@ def test_sizes_are_one_dot_a_part_and_tier():
     (ax,) = scaling.size_dots({"pocket": counts, "paper": large}).axes
     assert [list(line.get_xdata()) for line in ax.lines][0] == [2e6, 8e9]
     said = {text.get_text() for text in ax.texts}
-    assert {"2.0 M", "0.7 M", "8.0 B"} <= said and ax.get_xscale() == "log"
+    assert {"2.0 M", "0.7 M", "8.00 B"} <= said and ax.get_xscale() == "log"
 
 
 def test_layouts_differ_in_what_the_anchor_s_slot_drafts():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from xpress_lab.benchmarks.rows import KEY, read_frame
+from xpress_lab.benchmarks.rows import COLUMNS, KEY, read_frame
 from xpress_lab.benchmarks.tables import labelled
 from xpress_lab.errors import LabError
 from xpress_lab.presets import data_folder
@@ -48,5 +48,6 @@ def on_shared_texts(rows: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
 
 
 def _is_rows(path: Path) -> bool:
+    """Whether a file is the runner's; a sweep has a column more, for what it varies."""
     with path.open(encoding="utf-8", newline="") as file:
-        return NEEDED <= set(next(csv.reader(file), ()))
+        return NEEDED <= set(next(csv.reader(file), ())) <= set(COLUMNS)

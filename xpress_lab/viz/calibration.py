@@ -47,9 +47,9 @@ def reliability_diagram(table: pd.DataFrame, arm: str = "xpress") -> Figure:
             elinewidth=1,
             capsize=2,
         )
-        upper.set_title(f"T = {temperature:g}: {at['drafts'].sum()} drafts")
+        upper.set_title(f"T = {temperature:g}: {at['drafts'].sum():,} drafts")
         upper.set_xlim(0, 1)
-        upper.set_ylim(0, 1.03)
+        upper.set_ylim(-0.03, 1.03)
         widths = at["high"] - at["low"]
         colour = tint(look.colour, 0.5)
         lower.bar(at["low"], at["drafts"], 0.92 * widths, align="edge", color=colour)

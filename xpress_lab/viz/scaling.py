@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from xpress_lab.training.estimates import ANEW, TOGETHER
 from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, MUTED, look_of, tint
 
@@ -91,14 +92,14 @@ def size_dots(sizes: Mapping[str, Mapping[str, int]]) -> Figure:
         sizes: by tier, then by part (target, drafter, refiner).
     """
     fig, ax = plt.subplots(figsize=(8, 1.0 + 0.55 * len(sizes)))
-    looks = {"target": "s", "drafter": "o", "refiner": "D"}
-    for part, marker in looks.items():
+    looks = {"target": ("s", 9), "drafter": ("o", -17), "refiner": ("D", 9)}
+    for part, (marker, above) in looks.items():
         counts = [own[part] for own in sizes.values()]
         colour = PART_COLOURS[part]
         ax.plot(counts, range(len(sizes)), marker, color=colour, ms=9, label=part)
         for y, count in enumerate(counts):
-            said = f"{count / 1e9:.1f} B" if count > 1e9 else f"{count / 1e6:.1f} M"
-            ax.annotate(said, (count, y), (0, 9), textcoords="offset points",
+            said = f"{count / 1e9:.2f} B" if count > 1e9 else f"{count / 1e6:.1f} M"
+            ax.annotate(said, (count, y), (0, above), textcoords="offset points",
                         ha="center", fontsize=8.5)  # fmt: skip
     ax.set_xscale("log")
     ax.margins(x=0.1)
@@ -163,13 +164,17 @@ def decoding_hours(costs: pd.DataFrame, tokens: int, plain_rate: float) -> Figur
 
 
 def hour_bars(estimate: pd.DataFrame) -> Figure:
-    """Hours of training by part.
+    """Hours of training by part: the sum in grey, an alternative hatched.
 
     Args:
         estimate: from :func:`xpress_lab.training.estimates.training_estimate`.
     """
     fig, ax = plt.subplots(figsize=(8, 0.8 + 0.36 * len(estimate)))
-    ax.barh(estimate["part"], estimate["hours"], color=tint(DRAFTER, 0.6), height=0.62)
+    kinds = {TOGETHER: (tint(MUTED, 0.8), ""), ANEW: (tint(DRAFTER, 0.6), "///")}
+    looks = [kinds.get(part, (tint(DRAFTER, 0.6), "")) for part in estimate["part"]]
+    colours, hatches = zip(*looks, strict=True)
+    ax.barh(estimate["part"], estimate["hours"], color=colours, hatch=hatches,
+            edgecolor="white", height=0.62)  # fmt: skip
     for y, hours in enumerate(estimate["hours"]):
         ax.text(hours, y, f"  {hours:.1f} h", va="center", fontsize=9)
     ax.invert_yaxis()

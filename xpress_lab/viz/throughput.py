@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, in_order, label_of, look_of, tint
@@ -68,8 +69,8 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
             ends[ax].append((y, look_of(arm).label, colour))
             whole = at[at["arm"] == arm.removesuffix(" scheduled")]
             whole = whole.sort_values("batch_size")
-            ax.plot(whole["batch_size"], whole["speedup"], color=tint(colour, 0.55),
-                    linestyle=look_of(arm).line, linewidth=1)  # fmt: skip
+            ax.plot(whole["batch_size"], whole["speedup"], color=colour, zorder=3,
+                    linestyle=look_of(arm).line, linewidth=0.9)  # fmt: skip
         ax.axhline(1, color=INK, linestyle=":", linewidth=1.4)
         ax.set_xscale("log", base=2)
         ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
@@ -79,6 +80,12 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
     for ax, names in ends.items():  # panels share their limits, known only now
         name_ends(ax, names, leave=[sizes[-1]] * len(names))
     axes[0, 0].set_ylabel("speed-up over plain decoding")
+    sent = {"drafts by schedule": {"marker": "o"}, "all drafts": {"linewidth": 0.9}}
+    fig.legend(
+        handles=[Line2D([], [], color=INK, label=k, **v) for k, v in sent.items()],
+        loc="outside upper center",
+        ncols=len(sent),
+    )
     return fig
 
 
