@@ -107,6 +107,7 @@ def test_unknown_words_are_named(run):
         (("generate", QUESTION, "--confidence", "-1"), "must lie in 0..1"),
         (("generate", QUESTION, "--method", "ar", "--confidence", "1"), "for ar use 0"),
         (("bench", "--confidence", "0.4,high"), "--confidence takes"),
+        (("bench", "--confidence", "-1"), "--confidence takes"),
         (
             ("bench", "--methods", "markov-rnn", "--confidence", "0.4"),
             "no confidence head",

@@ -88,11 +88,14 @@ def parse_thresholds(text: str) -> list[float]:
     """Thresholds of confidence; ``auto`` is :data:`SCHEDULED`."""
     parts = text.split(",")
     try:
-        return [SCHEDULED if part == "auto" else float(part) for part in parts]
-    except ValueError as error:
+        numbers = [float(part) for part in parts if part != "auto"]
+    except ValueError:
+        numbers = [SCHEDULED]  # no threshold either
+    if any(number < 0 for number in numbers):
         raise LabError(
             f"--confidence takes numbers such as 0,0.4, and auto; not {text!r}."
-        ) from error
+        )
+    return [SCHEDULED if part == "auto" else float(part) for part in parts]
 
 
 def show(frame, title: str, digits: int = 2) -> None:
