@@ -15,7 +15,7 @@ TEST_ENV := HF_HUB_OFFLINE=1 TQDM_DISABLE=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce lab test lint train results costs laptop layers losses \
+.PHONY: help install reproduce lab test lint train results costs laptop eagle layers losses \
     notebooks book lock clean python-ok
 
 help: ## list the targets
@@ -103,6 +103,14 @@ laptop: $(INSTALLED) ## fetch and measure the laptop tier, for hours: make lapto
 	    --out data/results/laptop/batches.csv
 	$(BIN)/xpress-lab bench $(LAPTOP) $(CERTIFICATES) --limit 5 \
 	    --out data/results/laptop/certificates.csv
+
+EAGLE := outputs/train/laptop
+eagle: $(INSTALLED) ## train EAGLE-3 for the laptop target and measure it: needs PROMPTS=DIR
+	$(BIN)/xpress-lab fetch laptop
+	$(BIN)/xpress-lab train --tier laptop --texts 2000 --prompts $(PROMPTS) \
+	    --only questions,responses,eagle --out $(EAGLE)
+	$(BIN)/xpress-lab bench $(LAPTOP) --weights $(EAGLE) --limit 4 \
+	    --methods ar,dflash,markov,eagle,xpress --out data/results/laptop/eagle/rows.csv
 
 layers: $(INSTALLED) ## train and measure the pocket drafter with 1, 2 and 3 layers
 	$(BIN)/xpress-lab sweep-layers --layers 1,2,3 --out outputs/layers
