@@ -70,7 +70,8 @@ class TauExplorer:
     """
 
     def __init__(self, rows: pd.DataFrame, tier: str | None = None):
-        self.rows = labelled(rows[rows["method"] != "ar"])
+        whole = rows["confidence"] == 0  # what a confidence cut is no method of its own
+        self.rows = labelled(rows[whole & (rows["method"] != "ar")])
         tiers = list(self.rows["tier"].unique())
         first = tier or tiers[0]
         self.tier = Dropdown(options=tiers, value=first, description="tier")
