@@ -1,10 +1,14 @@
 """Figure of batches: how speed grows with the batch, and what speculation adds."""
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from xpress_lab.viz.acceptance import panels
 from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, in_order, label_of, look_of, tint
 
@@ -34,14 +38,13 @@ def throughput_curves(lines: pd.DataFrame) -> Figure:
         at = lines[lines["temperature"] == temperature]
         for ax, (value, what) in zip(row, PANELS.items(), strict=True):
             ends[ax] = [_curve(ax, at, arm, value) for arm in in_order(at["arm"])]
-            ax.set_xscale("log", base=2)
-            ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
+            _by_size(ax, sizes)
             ax.set_ylabel(what)
             ax.set_ylim(bottom=0)
             kind = "greedy" if temperature == 0 else "sampling"
             ax.set_title(f"T = {temperature:g} ({kind})")
-    for ax in axes[-1]:
-        ax.set_xlabel("texts in a batch")
+    for ax in axes[:-1].flat:
+        ax.set_xlabel("")
     for ax, names in ends.items():  # panels share their limits, known only now
         known = [end for end in names if end[0] == end[0]]
         name_ends(ax, known, leave=[sizes[-1]] * len(known))
@@ -55,15 +58,10 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
     Args:
         lines: from :func:`xpress_lab.benchmarks.throughput.throughput_summary`.
     """
-    temperatures = sorted(lines["temperature"].unique())
     sizes = sorted(lines["batch_size"].unique())
-    fig, axes = plt.subplots(
-        1, len(temperatures), figsize=(5.4 * len(temperatures), 3.6), sharey=True,
-        squeeze=False,
-    )  # fmt: skip
-    ends = {}
-    for ax, temperature in zip(axes[0], temperatures, strict=True):
-        at, ends[ax] = lines[lines["temperature"] == temperature], []
+    fig, axes = panels(lines, width=4.6)
+    ends = {ax: [] for ax in axes}
+    for ax, (_, at) in zip(axes, lines.groupby("temperature"), strict=True):
         for arm in in_order(arm for arm in at["arm"] if arm.endswith(" scheduled")):
             y, _, colour = _curve(ax, at, arm, "speedup")
             ends[ax].append((y, look_of(arm).label, colour))
@@ -72,14 +70,11 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
             ax.plot(whole["batch_size"], whole["speedup"], color=colour, zorder=3,
                     linestyle=look_of(arm).line, linewidth=0.9)  # fmt: skip
         ax.axhline(1, color=INK, linestyle=":", linewidth=1.4)
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
-        ax.set_xlabel("texts in a batch")
-        ax.set_title(f"T = {temperature:g}")
+        _by_size(ax, sizes)
         ax.set_ylim(bottom=0)
     for ax, names in ends.items():  # panels share their limits, known only now
         name_ends(ax, names, leave=[sizes[-1]] * len(names))
-    axes[0, 0].set_ylabel("speed-up over plain decoding")
+    axes[0].set_ylabel("speed-up over plain decoding")
     sent = {"drafts by schedule": {"marker": "o"}, "all drafts": {"linewidth": 0.9}}
     fig.legend(
         handles=[Line2D([], [], color=INK, label=k, **v) for k, v in sent.items()],
@@ -87,6 +82,12 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
         ncols=len(sent),
     )
     return fig
+
+
+def _by_size(ax: Axes, sizes: Sequence[int]) -> None:
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
+    ax.set_xlabel("texts in a batch")
 
 
 def _curve(ax, lines: pd.DataFrame, arm: str, value: str) -> tuple[float, str, str]:
