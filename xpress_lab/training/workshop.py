@@ -159,7 +159,7 @@ class Workshop:
         if stage == "base":
             arm = self.new_base()
         else:
-            base = load_arm(self.made_or_shipped("base"), self.target)
+            base = self.known_arm("base")
             arm = new_arm(stage, base, recipe, seed)
         store = self.states(arm.drafter.config.target_layer_ids)
         done = train_arm(
@@ -191,7 +191,7 @@ class Workshop:
     def train_confidence(self, stage: str) -> None:
         """Train a confidence head for an arm that is there, and leave the arm be."""
         kind = Path(stage).parent.name
-        arm = load_arm(self.made_or_shipped(kind), self.target)
+        arm = self.known_arm(kind)
         if arm.confidence is not None:
             raise LabError(
                 f"The {kind} arm was trained with a confidence head of its own; "

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from xpress_lab.benchmarks.throughput import throughput_summary
 from xpress_lab.viz.labels import name_ends
 from xpress_lab.viz.style import INK, MUTED, label_of, look_of, tint
+from xpress_lab.viz.throughput import by_size
 
 
 def speed_by_passes(rows: pd.DataFrame) -> Figure:
@@ -60,10 +61,7 @@ def edges_by_batch(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
         for line, colour, marker, _ in lines:
             ax.plot(line, color=colour, marker=marker, ms=5)
         ax.axhline(1, color=INK, linestyle=":", linewidth=1.4)
-        ax.set_xscale("log", base=2)
-        sizes = sorted({*published.index, *here.index})
-        ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
-        ax.set_xlabel("texts in a batch")
+        by_size(ax, sorted({*published.index, *here.index}))
         ax.set_title(f"xPress over {label_of(over)}")
         name_ends(ax, [(line.iloc[-1], name, c) for line, c, _, name in lines],
                   leave=[line.index[-1] for line, *_ in lines])  # fmt: skip

@@ -38,7 +38,7 @@ def throughput_curves(lines: pd.DataFrame) -> Figure:
         at = lines[lines["temperature"] == temperature]
         for ax, (value, what) in zip(row, PANELS.items(), strict=True):
             ends[ax] = [_curve(ax, at, arm, value) for arm in in_order(at["arm"])]
-            _by_size(ax, sizes)
+            by_size(ax, sizes)
             ax.set_ylabel(what)
             ax.set_ylim(bottom=0)
             kind = "greedy" if temperature == 0 else "sampling"
@@ -70,7 +70,7 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
             ax.plot(whole["batch_size"], whole["speedup"], color=colour, zorder=3,
                     linestyle=look_of(arm).line, linewidth=0.9)  # fmt: skip
         ax.axhline(1, color=INK, linestyle=":", linewidth=1.4)
-        _by_size(ax, sizes)
+        by_size(ax, sizes)
         ax.set_ylim(bottom=0)
     for ax, names in ends.items():  # panels share their limits, known only now
         name_ends(ax, names, leave=[sizes[-1]] * len(names))
@@ -84,7 +84,8 @@ def schedule_curves(lines: pd.DataFrame) -> Figure:
     return fig
 
 
-def _by_size(ax: Axes, sizes: Sequence[int]) -> None:
+def by_size(ax: Axes, sizes: Sequence[int]) -> None:
+    """A horizontal axis of batch sizes."""
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [f"{size:g}" for size in sizes], minor=False)
     ax.set_xlabel("texts in a batch")
