@@ -135,6 +135,20 @@ def test_what_is_timed_is_the_solver(number):
         assert torch.equal(blocks.works((6,))[Arm("xpress", "fast", 6)](number), final)
 
 
+@pytest.mark.parametrize("count", [0, 1, 16])
+def test_recorded_candidates_end_at_the_fixed_point(count):
+    """What CUDA has a line for, run here as it is."""
+    blocks = Blocks(128, 8, 7, CPU, torch.float64)
+    blocks.count, ends = count, blocks.fixed_points()
+    passes = []
+    for number in range(BLOCKS):
+        tokens, made = blocks.certified(number)
+        assert torch.equal(tokens, ends[number])
+        passes.append(made)
+    assert 1 <= min(passes) <= max(passes) <= 6
+    assert refiner_latency.CERTIFIED not in blocks.works((1,))  # a CPU has "fast"
+
+
 def test_both_markov_variants_decode_serially():
     blocks = Blocks(128, 8, 7, CPU, torch.float64)
     works = blocks.works((1,))

@@ -464,7 +464,7 @@ def test_loop_with_a_lying_method_is_seen():
 
         def propose(self, request, sampling, *rest):
             proposal = self.drafting.propose(request, sampling, *rest)
-            return proposal._replace(tokens=proposal.q.argmax(-1))
+            return proposal._replace(tokens=proposal.q.table.argmax(-1))
 
     target = EnumerableTarget()
     assert loop_p_value(Liar(target.method("xpress", B, 2)), target) < WRONG

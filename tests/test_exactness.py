@@ -272,7 +272,7 @@ class Liar(BlockDrafting):
 
     def propose(self, request, sampling, *rest):
         proposal = super().propose(request, sampling, *rest)
-        return proposal._replace(tokens=proposal.q.argmax(-1))
+        return proposal._replace(tokens=proposal.q.table.argmax(-1))
 
 
 @pytest.mark.parametrize("honest", [True, False])

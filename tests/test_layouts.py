@@ -67,7 +67,7 @@ def test_which_slots_are_read(target, anchor_first):
         features = torch.cat([hidden[:, slot], u], dim=-1)
         u = torch.sigmoid(method.head.gate_proj(features)) * u
         logits = target.head(hidden[:, slot]) + method.head.markov_w2(u)
-        assert_close(found.q[:, draft], logits.softmax(-1))
+        assert_close(found.q.table[:, draft], logits.softmax(-1))
         previous = found.tokens[:, draft]
 
 

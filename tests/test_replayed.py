@@ -17,6 +17,7 @@ from xpress_lab.batching import decode_batch
 from xpress_lab.benchmarks.identity import logits_by_width
 from xpress_lab.block_method import BlockMethod
 from xpress_lab.decoding import decode
+from xpress_lab.draft_laws import ReadOut
 from xpress_lab.errors import LabError
 from xpress_lab.graphs import STEP, WARM_UPS, CachePool, Graph, LentCache
 from xpress_lab.kernels import plain
@@ -120,6 +121,19 @@ def test_calls_are_replayed_and_not_merely_made(target, recordings):
     assert len(recordings) == 3
 
 
+@pytest.mark.parametrize("candidates", [0, 2, 16])
+def test_passes_to_the_fixed_point_are_recorded_too(target, recordings, candidates):
+    usual, _ = pair(target, "xpress", None)
+    block = "xpress", target, usual.drafter, usual.head, None
+    replayed = ReplayedMethod(*block, candidates=candidates)
+    how = {"max_new_tokens": 40}
+    found = [decode(target, replayed, p, **how) for p in PROMPTS]
+    assert written(found) == written([decode(target, usual, p, **how) for p in PROMPTS])
+    assert len(recordings) == 4  # verification, drafter, the first pass, one more
+    passes = [r.passes for text in found for r in text.rounds]
+    assert 1 <= min(passes) <= max(passes) < B
+
+
 def test_methods_by_name_are_recorded_once(recordings):
     lab = load_lab(replay=True)
     for prompt in ("What is 12 + 30?", "What is 7 + 5?"):
@@ -170,12 +184,19 @@ def test_a_method_that_nobody_holds_is_freed(target):
 
 
 @pytest.mark.parametrize(
-    ("name", "passes", "temperature"),
-    [("dflash", 0, 1.0), ("markov", 0, 0.6), ("xpress", 2, 0.6)],
+    ("name", "passes", "temperature", "candidates"),
+    [
+        ("dflash", 0, 1.0, 0),
+        ("markov", 0, 0.6, 0),
+        ("xpress", 2, 0.6, 0),
+        ("xpress", None, 1.0, 0),
+        ("xpress", 1, 1.0, 2),
+        ("xpress", None, 0.6, 2),
+    ],
 )
-def test_sampled_texts_follow_the_law(name, passes, temperature):
+def test_sampled_texts_follow_the_law(name, passes, temperature, candidates):
     target = toys.EnumerableTarget()
-    method = replayed_on(target, name, passes)
+    method = replayed_on(target, name, passes, candidates=candidates)
     assert loop_p_value(method, target, Sampling(temperature)) > RIGHT
 
 
@@ -190,9 +211,32 @@ def test_q_of_other_scores_is_seen(monkeypatch):
     assert loop_p_value(replayed_on(target, "xpress", 2), target) < WRONG
 
 
-def replayed_on(target, name: str, passes: int) -> ReplayedMethod:
+@pytest.mark.parametrize("wrong", ["of", "at"])
+def test_either_half_of_q_is_needed(monkeypatch, wrong):
+    """As above: chances of drafts that are off, or the law behind a refused one."""
+    right = getattr(ReadOut, wrong)
+    monkeypatch.setattr(ReadOut, wrong, lambda law, *asked: right(law, *asked).sqrt())
+    target = toys.EnumerableTarget()
+    assert loop_p_value(replayed_on(target, "xpress", 2), target) < WRONG
+
+
+def test_q_is_never_a_table(monkeypatch):
+    """Of the draft's law one slot a row is made, and that once a round at most."""
+    made, right = [], ReadOut.at
+    monkeypatch.setattr(
+        ReadOut, "at", lambda law, *asked: made.append(right(law, *asked)) or made[-1]
+    )
+    target = ReplayedTarget(toys.tiny_target().model)
+    _, replayed = pair(target, "xpress", 2)
+    how = {"sampling": Sampling(1.0), "max_new_tokens": 30}
+    text = decode(target, replayed, toys.PROMPT, **how)
+    assert len(made) == len(text.rounds)
+    assert {tuple(law.shape) for law in made} == {(1, target.vocab_size)}
+
+
+def replayed_on(target, name: str, passes: int | None, **how) -> ReplayedMethod:
     usual = target.method(name, 4, passes)
-    return ReplayedMethod(name, target, usual.drafter, usual.head, passes)
+    return ReplayedMethod(name, target, usual.drafter, usual.head, passes, **how)
 
 
 @pytest.mark.parametrize(("name", "passes"), METHODS)

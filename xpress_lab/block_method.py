@@ -11,9 +11,10 @@ from xpress_lab.candidates import (
     default_candidates,
     solve_by_candidates,
 )
+from xpress_lab.draft_laws import DraftLaw, Tabled
 from xpress_lab.drafters.dflash import DFlashDrafter
 from xpress_lab.errors import LabError
-from xpress_lab.jacobi import solve, solve_sequentially
+from xpress_lab.jacobi import Solution, solve, solve_sequentially
 from xpress_lab.methods import Proposal, Request
 from xpress_lab.refiners.confidence import (
     ConfidenceHead,
@@ -161,13 +162,15 @@ class BlockDrafting:
         )
         counts = self.counts(hidden, request, solution.tokens)
         kept = None if counts is None else max(counts)
-        q = None
-        if noise is not None:
-            q = borrowed.spread(solution.scores[:, :kept].softmax(-1))
+        q = None if noise is None else self.law(solution)
         trace = [borrowed.to_target(step[:, :kept]) for step in solution.trace]
         tokens = borrowed.to_target(solution.tokens[:, :kept])
         watch.lap("refine")
         return Proposal(tokens, q, solution.passes, trace, counts=counts)
+
+    def law(self, solution: Solution) -> DraftLaw:
+        """What the drafts of a block were drawn from."""
+        return Tabled(solution.scores.softmax(-1), self.method.borrowed)
 
     def noise(self, base, sampling: Sampling, stream: Stream) -> torch.Tensor | None:
         """The noise of a block, ``[N, S, D]``; ``None`` where drafts are argmaxes."""

@@ -46,11 +46,11 @@ import torch.nn.functional as F
 
 from xpress_lab.errors import LabError
 from xpress_lab.jacobi import Scale, Solution, iterate, pass_limit, pick
+from xpress_lab.kernels.choices import top_candidates
 from xpress_lab.kernels.plain import read_out
 from xpress_lab.refiners.xpress import FoldedXPressHead
 from xpress_lab.screening import Screen
 
-GROUPS = 16  # a slot's scores are first compared in columns of this many
 WORTHWHILE = 16_384  # rows of w2 from which candidates are the default
 COUNT = 128  # C, by default
 
@@ -71,26 +71,6 @@ def check_candidates(count: int, passes: int | None) -> int:
             "them; use passes=1 or more, or candidates=0."
         )
     return count
-
-
-def top_candidates(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids ``[N, S, C]`` of the highest scores ``[N, S, V]``, in rising order.
-
-    The top C lie in the C columns with the highest tops; finding those first, on
-    strided columns that a CPU compares many at a time, spares sorting the rest.
-    Rising order keeps the rule that the first of equals wins.
-    """
-    vocab = scores.shape[-1]
-    columns, left = divmod(vocab, GROUPS)
-    if left or columns <= count:
-        ids = scores.topk(min(count, vocab), dim=-1, sorted=False).indices
-        return ids.sort(dim=-1).values
-    tops = scores.unflatten(-1, (GROUPS, columns)).amax(dim=-2)
-    best = tops.topk(count, dim=-1, sorted=False).indices
-    rows = torch.arange(0, vocab, columns, device=scores.device)
-    members = (best[..., None, :] + rows[:, None]).flatten(-2)
-    inside = scores.gather(-1, members).topk(count, dim=-1, sorted=False).indices
-    return members.gather(-1, inside).sort(dim=-1).values
 
 
 class Candidates(NamedTuple):
@@ -174,7 +154,7 @@ def solve_by_candidates(
         nonlocal scores
         z = head.latent(prepared, previous, first)
         if noise is None:
-            return read_out(head.w2, z, base[:, first:])
+            return read_out(head.w2, z, base[:, first:]).tokens
         behind = scaled(base[:, first:] + F.linear(z, head.w2))
         scores = torch.cat([scores[:, :first], behind], dim=1)
         return pick(behind, noise[:, first:])

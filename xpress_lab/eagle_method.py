@@ -6,6 +6,7 @@ import torch
 
 from xpress_lab.argmax import first_argmax
 from xpress_lab.borrowed import Borrowed
+from xpress_lab.draft_laws import Tabled
 from xpress_lab.drafters.eagle import EagleDrafter
 from xpress_lab.methods import Proposal, Request
 from xpress_lab.sampling import Sampling, draw
@@ -71,7 +72,7 @@ class EagleDrafting:
             drafts.append(borrowed.to_target(picked))
         self.cache.crop(verified)
         watch.lap("draft")
-        q = borrowed.spread(torch.stack(rows, dim=1)) if rows else None
+        q = Tabled(torch.stack(rows, dim=1), borrowed) if rows else None
         return Proposal(torch.stack(drafts, dim=1), q, len(drafts))
 
     def hidden_states(self, request: Request) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from xpress_lab.draft_laws import DraftLaw
 from xpress_lab.sampling import Sampling, Stream
 from xpress_lab.stopwatch import Stopwatch
 from xpress_lab.trees import TokenTree
@@ -43,15 +44,15 @@ class Request(NamedTuple):
 class Proposal(NamedTuple):
     """Drafts and how they came about, in the target's ids.
 
-    tokens: ``[N, S]``. q: ``[N, S, V]`` the distribution they were drawn from, or
-    ``None`` for drafts chosen outright. passes: head evaluations. trace: tokens of
+    tokens: ``[N, S]``. q: the law they were drawn from, or ``None`` for drafts chosen
+    outright. passes: head evaluations. trace: tokens of
     the seed and each pass, if kept. tree: how the drafts hang together, ``None`` for
     a chain; its nodes are ``tokens``, one row, and q does not matter to its walk.
     counts: how many of the S drafts each row means, ``None`` for all.
     """
 
     tokens: torch.Tensor
-    q: torch.Tensor | None = None
+    q: DraftLaw | None = None
     passes: int = 0
     trace: list[torch.Tensor] | None = None
     tree: TokenTree | None = None

@@ -2,28 +2,33 @@
 
 Batch 1: a verification, a drafter's pass and its head's passes are one recording each
 (:mod:`xpress_lab.graphs`), so a round is three launches and one transfer to the host,
-which asks how many drafts were accepted. Whatever has no fixed shape, or comes once a
-text (the prompt, trees, batches that shrink, filters at T > 0), runs as usual, on the
-same caches.
+which asks how many drafts were accepted (and one more after each pass, where passes go
+on to the fixed point). Whatever has no fixed shape, or comes once a text (the prompt,
+trees, batches that shrink, filters at T > 0), runs as usual, on the same caches.
 
 At T > 0 noise is counted, not stored: a block draws a key, and
-:mod:`xpress_lab.kernels.noise` makes the same numbers of it in every pass.
+:mod:`xpress_lab.kernels.noise` makes the same numbers of it in every pass. Nor is q
+stored, only the drafts' own chances (:class:`xpress_lab.draft_laws.ReadOut`).
 """
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from xpress_lab.block_method import BlockDrafting, BlockMethod
+from xpress_lab.draft_laws import DraftLaw, ReadOut
 from xpress_lab.graphs import CachePool, Graph, LentCache, PlacedCache
 from xpress_lab.jacobi import Solution, pass_limit
 from xpress_lab.kernels.noise import Noise, gumbel
 from xpress_lab.kernels.runner import (
-    Solver,
+    Solved,
+    ToFixedPoint,
     choosing,
+    kernels_for,
     parallel,
     recorded,
     serial,
@@ -78,7 +83,7 @@ class ReplayedMethod(BlockMethod):
     def __init__(self, *block, **how):
         super().__init__(*block, **how)
         self.pool = CachePool(partial(self.drafter.new_cache, 1, kind=LentCache))
-        self.solving: dict[float, Graph] = {}  # by temperature
+        self.solving: dict[float, Graph | ToFixedPoint] = {}  # by temperature
 
     def begin(self, capacity: int, rows: int = 1) -> BlockDrafting:
         kind = ReplayedDrafting if rows == 1 else BlockDrafting
@@ -95,18 +100,37 @@ class ReplayedMethod(BlockMethod):
             return 0
         return self.budget if self.serial else pass_limit(self.passes, self.budget)
 
-    def solver(self, temperature: float) -> Solver | None:
-        """From a block's hidden states and logits to tokens; ``None`` where the host
-        must decide in between."""
-        head = self.head
+    @property
+    def recordable(self) -> bool:
+        """Other serial heads carry more than the last token from slot to slot."""
+        return not self.serial or type(self.head) is MarkovHead
+
+    def solver(self, temperature: float, base, hidden) -> Graph | ToFixedPoint:
+        """From a block's hidden states and logits to tokens: the recording of this
+        temperature, made when it is first asked for."""
+        if temperature not in self.solving:
+            self.solving[temperature] = self._record(temperature, base, hidden)
+        return self.solving[temperature]
+
+    def _record(self, temperature: float, base, hidden) -> Graph | ToFixedPoint:
+        head, candidates = self.head, self.candidates
+        if head is not None and not self.serial and self.passes is None:
+            return ToFixedPoint(head, base, hidden, temperature, candidates=candidates)
         if head is None:
-            return choosing(temperature)
-        if self.serial:
-            # Other heads carry more than the last token from slot to slot.
-            return serial(head, temperature) if type(head) is MarkovHead else None
-        if self.passes is None or self.candidates:
-            return None
-        return parallel(head, self.evaluations, temperature)
+            solver = choosing(temperature)
+        elif self.serial:
+            solver = serial(head, temperature)
+        else:
+            passes = self.evaluations
+            solver = parallel(head, passes, temperature, candidates=candidates)
+        return recorded(solver, base, hidden)
+
+
+@dataclass
+class ReadSolution(Solution):
+    """law: what the drafts were drawn from at T > 0; there are no scores."""
+
+    law: DraftLaw | None = None
 
 
 class ReplayedDrafting(BlockDrafting):
@@ -130,10 +154,10 @@ class ReplayedDrafting(BlockDrafting):
         return drafted
 
     def noise(self, base, sampling: Sampling, stream: Stream):
-        """A key where the method solves without the host, else noise as usual."""
+        """A key where the method's solver is recorded, else noise as usual."""
         filtered = sampling.top_k or sampling.top_p < 1
         usual = sampling.greedy_draft or filtered or isinstance(stream, Sequence)
-        if usual or self.method.solver(sampling.temperature) is None:
+        if usual or not self.method.recordable:
             return super().noise(base, sampling, stream)
         key = torch.randint(2**62, (1,), generator=stream, device=base.device)
         return Noise(key, sampling.temperature)
@@ -141,20 +165,36 @@ class ReplayedDrafting(BlockDrafting):
     def _solve(self, hidden, base, request, scale, noise, keep_trace, **how):
         counted = isinstance(noise, Noise)
         temperature = noise.temperature if counted else 0.0
-        solver = self.method.solver(temperature)
         stored = noise is not None and not counted
-        if solver is None or stored or (keep_trace and not self.method.serial):
+        traced = keep_trace and not self.method.serial
+        if stored or traced or not self.method.recordable:
             noise = gumbel(noise.key, base.shape) if counted else noise
             return super()._solve(
                 hidden, base, request, scale, noise, keep_trace, **how
             )
         to_draft = self.method.borrowed.to_draft
         block = hidden, base, to_draft(request.anchor), to_draft(request.before_anchor)
-        solving = self.method.solving
-        if temperature not in solving:
-            solving[temperature] = recorded(solver, base, hidden)
-        tokens, scores = solving[temperature](*block, noise.key if counted else 0)
-        return Solution(tokens, scores, self.method.evaluations, False)
+        solver = self.method.solver(temperature, base, hidden)
+        solved = Solved(*solver(*block, noise.key if counted else 0))
+        to_the_end = isinstance(solver, ToFixedPoint)
+        return ReadSolution(
+            solved.tokens,
+            None,
+            solver.passes if to_the_end else self.method.evaluations,
+            to_the_end,
+            law=self._read(solved, base, temperature) if counted else None,
+        )
+
+    def _read(self, solved: Solved, base, temperature: float) -> ReadOut:
+        head, w2 = self.method.head, None
+        if head is not None:
+            w2 = head.markov_w2.weight if self.method.serial else head.w2
+        how = self.method.borrowed, kernels_for(base), temperature
+        return ReadOut(*how, solved.log_q, base, w2, solved.z)
+
+    def law(self, solution: Solution) -> DraftLaw:
+        read = isinstance(solution, ReadSolution)
+        return solution.law if read else super().law(solution)
 
 
 def record_drafter(

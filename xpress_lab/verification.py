@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from xpress_lab.argmax import first_argmax
+from xpress_lab.draft_laws import DraftLaw, law_of
 from xpress_lab.sampling import RowStreams, Sampling, Streams, draw, uniform
 
 TINY_MASS = 1e-8  # a residual lighter than this is rounding; fall back to p
@@ -40,7 +41,7 @@ def accept_greedy(
 
 def accept_by_rejection(
     p: torch.Tensor,
-    q: torch.Tensor | None,
+    q: DraftLaw | torch.Tensor | None,
     drafts: torch.Tensor,
     streams: Streams | RowStreams,
     counts: Sequence[int] | None = None,
@@ -49,18 +50,16 @@ def accept_by_rejection(
 
     Args:
         p: ``[N, S + 1, V]`` target probabilities.
-        q: ``[N, S, V]`` probabilities from which ``drafts`` were drawn; ``None``
-            says that drafts were chosen outright (one-hot q).
+        q: the law from which ``drafts`` were drawn, or its ``[N, S, V]``
+            probabilities; ``None`` says that drafts were chosen outright (one-hot q).
         drafts: ``[N, S]`` ids.
         streams: acceptance and residual draws use their own generators.
         counts: how many drafts each row proposes, all by default.
     """
     p_draft = p[:, :-1].gather(2, drafts[..., None]).squeeze(2)
-    if q is None:
-        ratio = p_draft
-    else:
-        q_draft = q.gather(2, drafts[..., None]).squeeze(2)
-        ratio = torch.where(q_draft > 0, p_draft / q_draft, torch.zeros_like(p_draft))
+    q = law_of(q, drafts, p)
+    q_draft = q.of(drafts)
+    ratio = torch.where(q_draft > 0, p_draft / q_draft, torch.zeros_like(p_draft))
     numbers = uniform(ratio.shape, streams.accept, p.device, p.dtype, counts)
     proposed = _proposed(drafts, counts)
     accepted = _leading(numbers < ratio, proposed)
@@ -69,7 +68,7 @@ def accept_by_rejection(
     if drafts.shape[1]:
         rejected = accepted < proposed
         slot = accepted.clamp_max(drafts.shape[1] - 1)
-        law = torch.where(rejected[:, None], _residual(law, q, drafts, rows, slot), law)
+        law = torch.where(rejected[:, None], _residual(law, q.at(rows, slot)), law)
     return Verdict(accepted, draw(law, streams.residual))
 
 
@@ -85,7 +84,7 @@ def accept_exact_match(
 def accept(
     logits: torch.Tensor,
     drafts: torch.Tensor,
-    q: torch.Tensor | None,
+    q: DraftLaw | torch.Tensor | None,
     sampling: Sampling,
     streams: Streams | RowStreams,
     counts: Sequence[int] | None = None,
@@ -109,12 +108,7 @@ def _proposed(drafts: torch.Tensor, counts) -> int | torch.Tensor:
     return torch.tensor(counts, device=drafts.device)
 
 
-def _residual(law, q, drafts, rows, slot):
-    """max(p - q, 0) at the rejected slot; p itself if next to nothing is left."""
-    if q is None:
-        one_hot = torch.zeros_like(law)
-        q_slot = one_hot.scatter(1, drafts[rows, slot][:, None], 1.0)
-    else:
-        q_slot = q[rows, slot]
-    left = (law - q_slot).clamp_min(0)
-    return torch.where(left.sum(-1, keepdim=True) > TINY_MASS, left, law)
+def _residual(p, q):
+    """max(p - q, 0) of ``[N, V]`` laws; p itself if next to nothing is left."""
+    left = (p - q).clamp_min(0)
+    return torch.where(left.sum(-1, keepdim=True) > TINY_MASS, left, p)

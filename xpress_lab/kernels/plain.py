@@ -2,13 +2,20 @@
 
 The kernels accumulate in float32 and round once, at the end; the twins compute in the
 dtype they are given, so the two are compared in float32. Shapes: N rows, S drafted
-slots, V vocabulary, r rank.
+slots, V vocabulary, C candidates, r rank.
 """
 
 import torch
 import torch.nn.functional as F
 
 from xpress_lab.argmax import first_argmax
+from xpress_lab.kernels.choices import (
+    Chosen,
+    Lines,
+    Shortlist,
+    shortlisted,
+    top_candidates,
+)
 from xpress_lab.kernels.noise import Noise, gumbel
 
 
@@ -23,18 +30,20 @@ def latent(head, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor
     return head.latent(prepared, previous)
 
 
-def choose(base: torch.Tensor, noise: Noise | None = None) -> torch.Tensor:
-    """Tokens ``[N, S]`` of the highest scores ``[N, S, V]``; the first of equals."""
+def choose(base: torch.Tensor, noise: Noise | None = None) -> Chosen:
+    """Tokens of the highest scores ``[N, S, V]``; the first of equals."""
     if noise is None:
-        return first_argmax(base)
+        return Chosen(first_argmax(base), None)
     scaled = scores(base) / noise.temperature
-    return first_argmax(scaled + gumbel(noise.key, base.shape))
+    tokens = first_argmax(scaled + gumbel(noise.key, base.shape))
+    own = scaled.gather(-1, tokens[..., None]).squeeze(-1)
+    return Chosen(tokens, own - scaled.logsumexp(-1))
 
 
 def read_out(
     w2: torch.Tensor, z: torch.Tensor, base: torch.Tensor, noise: Noise | None = None
-) -> torch.Tensor:
-    """Tokens ``[N, S]`` of the highest refined logits.
+) -> Chosen:
+    """Tokens of the highest refined logits.
 
     Args:
         w2: ``[V, r]``.
@@ -48,7 +57,35 @@ def read_out(
 def scores(
     base: torch.Tensor, w2: torch.Tensor | None = None, z: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The logits ``[N, S, V]`` that :func:`read_out` compares, float32 or wider;
+    """The logits ``[..., V]`` that :func:`read_out` compares, float32 or wider;
     without z those of :func:`choose`. A draft's q must be made of these alone."""
     logits = base if z is None else F.linear(z, w2).add_(base)
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def shortlist(base: torch.Tensor, count: int, noise: Noise | None = None) -> Shortlist:
+    """The C tokens of each slot with the highest scores, noise and all."""
+    noisy, temperature = scores(base), 0.0
+    if noise is not None:
+        temperature = noise.temperature
+        noisy = noisy / temperature + gumbel(noise.key, base.shape)
+    ids = top_candidates(noisy, count)
+    return shortlisted(ids, noisy.gather(-1, ids), base, temperature)
+
+
+def settle(
+    head, prepared: torch.Tensor, few: Shortlist, lines: Lines, temperature: float = 0.0
+) -> Lines:
+    """One pass among candidates: those with the highest refined logits, or, with their
+    noise, logits over temperature.
+
+    Args:
+        head, prepared: as for :func:`latent`.
+    """
+    z = latent(head, prepared, lines.now[:, :-1])
+    products = (head.w2[few.ids] @ z[..., None]).squeeze(-1)
+    refined = few.base + products.to(few.base.dtype)
+    if few.noise is not None:
+        refined = refined / temperature + few.noise
+    tokens = few.ids.gather(-1, first_argmax(refined)[..., None]).squeeze(-1)
+    return Lines(torch.cat([lines.now[:, :2], tokens], dim=1), lines.now)

@@ -1,0 +1,77 @@
+"""What kernels hand on: chosen tokens, and the few that passes may choose among.
+
+Shapes: N rows, S drafted slots, V vocabulary, C candidates.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+GROUPS = 16  # a slot's scores are first compared in columns of this many
+
+
+class Chosen(NamedTuple):
+    """tokens: ``[N, S]``. log_q: ``[N, S]`` float32 or wider, log of the chance with
+    which noise chooses each of them; ``None`` without noise."""
+
+    tokens: torch.Tensor
+    log_q: torch.Tensor | None
+
+
+class Shortlist(NamedTuple):
+    """The candidates of a block.
+
+    ids: ``[N, S, C]``. base: ``[N, S, C]`` their logits. noise: ``[N, S, C]``, added to
+    logits over temperature; ``None`` at T = 0. best: ``[N, S]`` the ids that win
+    without a head. base and noise are float32 or wider.
+    """
+
+    ids: torch.Tensor
+    base: torch.Tensor
+    noise: torch.Tensor | None
+    best: torch.Tensor
+
+
+class Lines(NamedTuple):
+    """Two passes of a block, each ``[N, S + 2]``: the token before the anchor, the
+    anchor, the drafts. before: what now was made of, ``None`` for a seed."""
+
+    now: torch.Tensor
+    before: torch.Tensor | None = None
+
+
+def top_candidates(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Ids ``[N, S, C]`` of the highest scores ``[N, S, V]``, in rising order.
+
+    The top C lie in the C columns with the highest tops; finding those first, on
+    strided columns that a CPU compares many at a time, spares sorting the rest.
+    Rising order keeps the rule that the first of equals wins.
+    """
+    vocab = scores.shape[-1]
+    columns, left = divmod(vocab, GROUPS)
+    if left or columns <= count:
+        ids = scores.topk(min(count, vocab), dim=-1, sorted=False).indices
+        return ids.sort(dim=-1).values
+    tops = scores.unflatten(-1, (GROUPS, columns)).amax(dim=-2)
+    best = tops.topk(count, dim=-1, sorted=False).indices
+    rows = torch.arange(0, vocab, columns, device=scores.device)
+    members = (best[..., None, :] + rows[:, None]).flatten(-2)
+    inside = scores.gather(-1, members).topk(count, dim=-1, sorted=False).indices
+    return members.gather(-1, inside).sort(dim=-1).values
+
+
+def shortlisted(
+    ids: torch.Tensor, scores: torch.Tensor, base: torch.Tensor, temperature: float
+) -> Shortlist:
+    """What belongs to candidates ``ids`` of these scores, both ``[N, S, C]``.
+
+    Args:
+        base: ``[N, S, V]`` logits.
+        temperature: under which noise was added, 0 for none. What the noise of a
+            candidate was is then seen from its score, up to rounding; that is near
+            enough, for candidates decide nothing (:mod:`xpress_lab.candidates`).
+    """
+    logits = base.gather(-1, ids).to(scores.dtype)
+    noise = scores - logits / temperature if temperature else None
+    best = ids.gather(-1, scores.argmax(dim=-1, keepdim=True)).squeeze(-1)
+    return Shortlist(ids, logits, noise, best)
