@@ -5,6 +5,7 @@ Shapes: N rows, S drafted slots, V vocabulary, C candidates.
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 GROUPS = 16  # a slot's scores are first compared in columns of this many
@@ -50,14 +51,30 @@ def top_candidates(scores: torch.Tensor, count: int) -> torch.Tensor:
     vocab = scores.shape[-1]
     columns, left = divmod(vocab, GROUPS)
     if left or columns <= count:
-        ids = scores.topk(min(count, vocab), dim=-1, sorted=False).indices
-        return ids.sort(dim=-1).values
+        return in_order(highest(scores, min(count, vocab)))
     tops = scores.unflatten(-1, (GROUPS, columns)).amax(dim=-2)
-    best = tops.topk(count, dim=-1, sorted=False).indices
+    best = highest(tops, count)
     rows = torch.arange(0, vocab, columns, device=scores.device)
     members = (best[..., None, :] + rows[:, None]).flatten(-2)
-    inside = scores.gather(-1, members).topk(count, dim=-1, sorted=False).indices
-    return members.gather(-1, inside).sort(dim=-1).values
+    inside = highest(scores.gather(-1, members), count)
+    return in_order(members.gather(-1, inside))
+
+
+def highest(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Places ``[..., C]`` of the C highest of ``[..., V]`` scores, in no order. On a
+    CPU by numpy, which partitions several times as quickly."""
+    if scores.device.type != "cpu":
+        return scores.topk(count, dim=-1, sorted=False).indices
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    places = np.argpartition(wide.numpy(force=True), -count, axis=-1)
+    return torch.from_numpy(places[..., -count:])
+
+
+def in_order(ids: torch.Tensor) -> torch.Tensor:
+    """Ids ``[..., C]`` from the lowest to the highest."""
+    if ids.device.type != "cpu":
+        return ids.sort(dim=-1).values
+    return torch.from_numpy(np.sort(ids.numpy(), axis=-1))
 
 
 def shortlisted(
