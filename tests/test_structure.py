@@ -16,6 +16,7 @@ FLOORS = (
         "cache",
         "packed",
         "presets",
+        "products",
         "sampling",
         "stopwatch",
         "pocket",

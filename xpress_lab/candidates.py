@@ -42,12 +42,12 @@ Shapes: N rows, S = B - 1 drafted slots, V vocabulary, C candidates, r rank.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from xpress_lab.errors import LabError
 from xpress_lab.jacobi import Scale, Solution, iterate, pass_limit, pick
 from xpress_lab.kernels.choices import top_candidates
 from xpress_lab.kernels.plain import read_out
+from xpress_lab.products import times_table
 from xpress_lab.refiners.xpress import FoldedXPressHead
 from xpress_lab.screening import Screen
 
@@ -155,7 +155,7 @@ def solve_by_candidates(
         z = head.latent(prepared, previous, first)
         if noise is None:
             return read_out(head.w2, z, base[:, first:]).tokens
-        behind = scaled(base[:, first:] + F.linear(z, head.w2))
+        behind = scaled(base[:, first:] + times_table(z, head.w2))
         scores = torch.cat([scores[:, :first], behind], dim=1)
         return pick(behind, noise[:, first:])
 

@@ -6,7 +6,6 @@ slots, V vocabulary, C candidates, r rank.
 """
 
 import torch
-import torch.nn.functional as F
 
 from xpress_lab.argmax import first_argmax
 from xpress_lab.kernels.choices import (
@@ -17,6 +16,7 @@ from xpress_lab.kernels.choices import (
     top_candidates,
 )
 from xpress_lab.kernels.noise import Noise, gumbel
+from xpress_lab.products import times_table
 
 
 def latent(head, prepared: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def read_out(
         base: ``[N, S, V]`` the drafter's logits.
         noise: added to logits over temperature; ``None`` at T = 0.
     """
-    return choose(F.linear(z, w2).add_(base), noise)
+    return choose(times_table(z, w2).add_(base), noise)
 
 
 def scores(
@@ -59,7 +59,7 @@ def scores(
 ) -> torch.Tensor:
     """The logits ``[..., V]`` that :func:`read_out` compares, float32 or wider;
     without z those of :func:`choose`. A draft's q must be made of these alone."""
-    logits = base if z is None else F.linear(z, w2).add_(base)
+    logits = base if z is None else times_table(z, w2).add_(base)
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

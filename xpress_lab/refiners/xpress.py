@@ -15,6 +15,7 @@ from torch import nn
 
 from xpress_lab.errors import LabError
 from xpress_lab.pretrained import Pretrained
+from xpress_lab.products import times_table
 
 # Names inside our modules, and the names that published checkpoints use.
 PUBLISHED_NAMES = {
@@ -221,7 +222,7 @@ class FoldedXPressHead:
     ) -> torch.Tensor:
         """Logit bias ``[N, B-1-first, V]`` of the drafts from ``first`` on (0-based);
         other arguments as in :meth:`XPressHead.bias`."""
-        return F.linear(self.latent(prepared, previous, first), self.w2)
+        return times_table(self.latent(prepared, previous, first), self.w2)
 
     def latent(
         self, prepared: torch.Tensor, previous: torch.Tensor, first: int = 0
