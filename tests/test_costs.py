@@ -24,7 +24,14 @@ from xpress_lab.benchmarks.cost_model import (
 )
 from xpress_lab.benchmarks.overhead import Meter, Place, replaced, round_costs
 from xpress_lab.benchmarks.prompts import prompt_folder, read_prompts
-from xpress_lab.benchmarks.refiner_latency import BLOCKS, Arm, Blocks, Grid
+from xpress_lab.benchmarks.refiner_latency import (
+    BLOCKS,
+    CERTIFIED,
+    FIXED,
+    Arm,
+    Blocks,
+    Grid,
+)
 from xpress_lab.benchmarks.round_profile import profile_rounds
 from xpress_lab.benchmarks.runner import run_arms
 from xpress_lab.cli import app
@@ -135,18 +142,19 @@ def test_what_is_timed_is_the_solver(number):
         assert torch.equal(blocks.works((6,))[Arm("xpress", "fast", 6)](number), final)
 
 
-@pytest.mark.parametrize("count", [0, 1, 16])
-def test_recorded_candidates_end_at_the_fixed_point(count):
-    """What CUDA has a line for, run here as it is."""
+@pytest.mark.parametrize("count", [1, 64])
+def test_recorded_passes_end_at_the_fixed_point(count):
+    """What CUDA has lines for, run here as it is."""
     blocks = Blocks(128, 8, 7, CPU, torch.float64)
-    blocks.count, ends = count, blocks.fixed_points()
-    passes = []
-    for number in range(BLOCKS):
-        tokens, made = blocks.certified(number)
-        assert torch.equal(tokens, ends[number])
-        passes.append(made)
-    assert 1 <= min(passes) <= max(passes) <= 6
-    assert refiner_latency.CERTIFIED not in blocks.works((1,))  # a CPU has "fast"
+    blocks.count, ends, made = count, blocks.fixed_points(), {}
+    for arm in (FIXED, CERTIFIED):
+        work = partial(blocks.end, arm=arm)
+        said = refiner_latency.reached(blocks, arm, work, ends)
+        assert said["fixed_point"] == 1.0
+        made[arm] = said["full_passes"]
+    assert 1 <= made[CERTIFIED] <= made[FIXED] <= 6
+    assert (made[CERTIFIED] < made[FIXED]) == (count == 64)
+    assert not {FIXED, CERTIFIED} & set(blocks.works((1,)))  # a CPU has "fast"
 
 
 def test_both_markov_variants_decode_serially():

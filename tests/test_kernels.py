@@ -265,6 +265,17 @@ def test_candidates_are_the_top_by_noisy_scores(kernels, temperature, count):
 
 @both
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_candidates_are_tokens_even_where_few_have_a_chance(kernels, temperature):
+    base = torch.full((1, 3, 100), -torch.inf, device=DEVICE)
+    base[..., [5, 90, 99]] = normal(3, 1, 3, 3)
+    few = kernels.shortlist(base, 40, Noise(key(6), 0.6) if temperature else None)
+    assert few.ids.shape == (1, 3, 40) and 0 <= few.ids.min() <= few.ids.max() < 100
+    for ids in few.ids[0]:
+        assert {5, 90, 99} <= set(ids.tolist())
+
+
+@both
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_passes_among_candidates_are_passes_that_see_no_others(kernels, temperature):
     block = Block(2, rows=2, block=7)
     noise = Noise(key(8), temperature) if temperature else None
@@ -376,7 +387,10 @@ def test_pass_runner_is_the_solver(kernels, passes, temperature):
 
 def law_of_block(kernels, found: Solved, block: Block, temperature: float):
     """Scores over temperature at every slot, as acceptance reads them one by one."""
-    w2 = None if found.z is None else block.head.w2
+    w2 = None
+    if found.z is not None:
+        serially = block.head.sequential
+        w2 = block.head.markov_w2.weight if serially else block.head.w2
     rows = torch.arange(len(block.base), device=DEVICE)
     law = ReadOut(
         Borrowed(toys.tiny_target()),
@@ -474,44 +488,72 @@ def test_scores_are_what_tokens_of_half_precision_were_drawn_from(kernels, kind)
         "markov": serial(head, 0.8, kernels),
     }[kind]
     found = solver(hidden, base, block.anchor, block.before, key(3))
-    w2 = None if kind == "dflash" else getattr(head, "w2", None)
-    w2 = head.markov_w2.weight if kind == "markov" else w2
-    scores = kernels.scores(base, w2, found.z) / 0.8
-    assert scores.dtype == torch.float32
-    law = scores.log_softmax(-1)
+    block.base, block.head = base, head
+    law = law_of_block(kernels, found, block, 0.8)
+    assert law.dtype == torch.float32
     own = law.gather(-1, found.tokens[..., None]).squeeze(-1)
     assert_close(found.log_q, own, rtol=1e-4, atol=1e-4)
     if kind != "markov":  # which has a key for each slot
-        noisy = scores + gumbel(key(3), base.shape)
+        noisy = law + gumbel(key(3), base.shape)
         assert torch.equal(first_argmax(noisy), found.tokens)
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
-def test_a_captured_graph_replays_on_new_blocks():
-    for temperature in (0.0, 1.0):
-        block = Block(8, vocab=5000, rank=64)
-        fast, slow = (
-            recorded(
-                parallel(block.head, 4, temperature, kernels), block.base, block.hidden
-            )
-            for kernels in (None, plain)
-        )
-        for number in range(4):
-            other = Block(number + 20, vocab=5000, rank=64)
-            tokens = fast(*other.inputs, number)[0].clone()
-            assert torch.equal(tokens, slow(*other.inputs, number)[0])
+# A recording that fails is replaced by the work with a warning: here it is an error.
+captured = [
+    pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device"),
+    pytest.mark.filterwarnings("error:No CUDA graph"),
+    pytest.mark.parametrize("temperature", [0.0, 1.0]),
+]
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def on_cuda(test):
+    for mark in captured:
+        test = mark(test)
+    return test
+
+
+@on_cuda
+@pytest.mark.parametrize("kind", ["xpress", "markov", "dflash"])
+def test_a_captured_graph_replays_on_new_blocks(kind, temperature):
+    block = Block(
+        8, vocab=5000, rank=64, kind="markov" if kind == "markov" else "xpress"
+    )
+
+    def solver(kernels):
+        if kind == "dflash":
+            return choosing(temperature, kernels)
+        if kind == "markov":
+            return serial(block.head, temperature, kernels)
+        return parallel(block.head, 4, temperature, kernels)
+
+    fast, slow = (
+        recorded(solver(kernels), block.base, block.hidden) for kernels in (None, plain)
+    )
+    for number in range(4):
+        other = Block(number + 20, vocab=5000, rank=64)
+        found, expected = (Solved(*run(*other.inputs, number)) for run in (fast, slow))
+        assert torch.equal(found.tokens, expected.tokens)
+        if temperature:
+            assert_close(found.log_q, expected.log_q, rtol=1e-3, atol=1e-3)
+
+
+@on_cuda
 def test_captured_candidates_end_at_the_fixed_point(temperature):
     block = Block(8, vocab=5000, rank=64)
     example = block.head, block.base, block.hidden, temperature
-    by_few, by_all = (ToFixedPoint(*example, candidates=count) for count in (64, 0))
+    by_few, by_all = (ToFixedPoint(*example, candidates=count) for count in (256, 0))
+    saved = 0
     for number in range(4):
         other = Block(number + 20, vocab=5000, rank=64)
-        tokens = by_few(*other.inputs, number).tokens.clone()
-        assert torch.equal(tokens, by_all(*other.inputs, number).tokens)
+        found = by_few(*other.inputs, number)
+        assert torch.equal(found.tokens, by_all(*other.inputs, number).tokens)
+        saved += by_all.passes - by_few.passes
+        if temperature:
+            other.head = block.head
+            noise = gumbel(key(number), other.base.shape)
+            law = law_of_block(kernels_for(other.base), found, other, temperature)
+            assert_drawn(found, law, noise)
+    assert saved > 0
 
 
 def test_a_cpu_gets_the_plain_twins():
@@ -561,7 +603,9 @@ for noisy in (False, True):
         less = gone if read else gone | {"w2": None, "z": None}
         types = "*bf16 *bf16 " * read + "*bf16 " + "*i64 " * noisy + "*fp32 *i32 "
         types += law + " i32 i32 i32 i32 fp32"
-        build(reading._tops, types, READ=read, ROWS=16, RANK=256, **less, **how)
+        build(reading._tops, types, READ=read, ROWS=64, RANK=256, **less, **how)
+        wide = types.replace("bf16", "fp32")
+        build(reading._tops, wide, READ=read, ROWS=32, RANK=256, **less, **how)
     less = {} if noisy else {"own": None, "mass": None, "log_q": None}
     types = f"*fp32 *i32 {law} *i64 " + "*fp32 " * noisy + "i32"
     build(reading._first_of_tiles, types, TILES=4096, **less, **how)
@@ -601,5 +645,6 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     built = [line.split() for line in done.stdout.splitlines()]
-    assert len(built) == 16
-    assert all(int(shared) <= 227 * 1024 for _, shared, _ in built)
+    assert len(built) == 20
+    # Of an H200 a program may have 227 KiB; the smallest cards of its time allow 99.
+    assert all(int(shared) <= 99 * 1024 for _, shared, _ in built)

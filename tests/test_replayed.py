@@ -23,7 +23,12 @@ from xpress_lab.graphs import STEP, WARM_UPS, CachePool, Graph, LentCache
 from xpress_lab.kernels import plain
 from xpress_lab.lab import load_lab
 from xpress_lab.methods import PlainDecoding
-from xpress_lab.replayed import ReplayedDrafting, ReplayedMethod, ReplayedTarget
+from xpress_lab.replayed import (
+    MOST_TEMPERATURES,
+    ReplayedDrafting,
+    ReplayedMethod,
+    ReplayedTarget,
+)
 from xpress_lab.sampling import Sampling
 
 B = 5
@@ -132,6 +137,14 @@ def test_passes_to_the_fixed_point_are_recorded_too(target, recordings, candidat
     assert len(recordings) == 4  # verification, drafter, the first pass, one more
     passes = [r.passes for text in found for r in text.rounds]
     assert 1 <= min(passes) <= max(passes) < B
+
+
+def test_recordings_of_many_temperatures_make_room_for_each_other(target):
+    _, replayed = pair(target, "xpress", 2)
+    for number in range(1, MOST_TEMPERATURES + 3):
+        how = {"sampling": Sampling(number / 10), "max_new_tokens": 10}
+        decode(target, replayed, toys.PROMPT, **how)
+    assert list(replayed.solving) == [n / 10 for n in range(3, MOST_TEMPERATURES + 3)]
 
 
 def test_methods_by_name_are_recorded_once(recordings):

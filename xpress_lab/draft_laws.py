@@ -1,13 +1,14 @@
 """q, the law that drafts were drawn from, kept only as far as acceptance asks for it.
 
-Acceptance asks two things: how likely each draft was, and, at the one slot of a row
-where a draft is refused, the whole law, for what replaces it is drawn from p - q. So q
-need not stand there as a table of N x S x V floats. Three ways to keep it:
+Acceptance asks two things: how likely each draft was, and, at one slot of each row, the
+whole law, for a draft that is refused there is replaced by a draw from p - q. So q need
+not stand there as a table of N x S x V floats. Three ways to keep it:
 
 * :class:`OneHot`: the draft was chosen outright;
 * :class:`Tabled`: a table over the draft vocabulary, which was at hand anyway;
 * :class:`ReadOut`: the drafts' own chances, noted when they were chosen, and what it
-  takes to make the law of one slot again.
+  takes to make the law of one slot again: a read of w2. (Whether a draft is refused at
+  all is known on the device only, so it is made in every round.)
 
 Shapes: N rows, S drafted slots, V vocabulary, D draft vocabulary, r rank.
 """
@@ -24,7 +25,8 @@ class DraftLaw(Protocol):
     """q in the target's ids."""
 
     def of(self, drafts: torch.Tensor) -> torch.Tensor:
-        """How likely these drafts were, ``[N, S]`` to ``[N, S]``."""
+        """How likely the drafts were, ``[N, S]`` to ``[N, S]``: those that were drawn,
+        or the first few of them."""
 
     def at(self, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """The whole law at one slot of each row, ``[N]`` and ``[N]`` to ``[N, V]``."""
@@ -85,7 +87,8 @@ class ReadOut(NamedTuple):
 
     def at(self, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         z = None if self.z is None else self.z[rows, slots]
-        scores = self.kernels.scores(self.base[rows, slots], self.w2, z)
+        with torch.cuda.device_of(self.base):  # where kernels are launched
+            scores = self.kernels.scores(self.base[rows, slots], self.w2, z)
         return self.borrowed.spread((scores / self.temperature).softmax(-1))
 
 

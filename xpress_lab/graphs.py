@@ -57,7 +57,8 @@ class Graph:
         return self.outputs
 
     def run(self) -> None:
-        self.outputs = self.work(*self.inputs)
+        with torch.cuda.device_of(self.inputs[0]):  # where kernels are launched
+            self.outputs = self.work(*self.inputs)
 
     @torch.inference_mode()
     def _recorded(self) -> Callable[[], None]:

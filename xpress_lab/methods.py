@@ -45,9 +45,9 @@ class Proposal(NamedTuple):
     """Drafts and how they came about, in the target's ids.
 
     tokens: ``[N, S]``. q: the law they were drawn from, or ``None`` for drafts chosen
-    outright. passes: head evaluations. trace: tokens of
-    the seed and each pass, if kept. tree: how the drafts hang together, ``None`` for
-    a chain; its nodes are ``tokens``, one row, and q does not matter to its walk.
+    outright. passes: head evaluations. trace: tokens of the seed and each pass, if
+    kept. tree: how the drafts hang together, ``None`` for a chain; its nodes are
+    ``tokens``, one row, and q does not matter to its walk.
     counts: how many of the S drafts each row means, ``None`` for all.
     """
 

@@ -39,6 +39,7 @@ from xpress_lab.sampling import Sampling, Stream
 from xpress_lab.target import Target, TargetOutput
 
 MOST_TOKENS = 32  # new tokens of a call that is worth a recording
+MOST_TEMPERATURES = 8  # of one method; each has buffers of its own
 
 
 class ReplayedTarget(Target):
@@ -109,6 +110,8 @@ class ReplayedMethod(BlockMethod):
         """From a block's hidden states and logits to tokens: the recording of this
         temperature, made when it is first asked for."""
         if temperature not in self.solving:
+            if len(self.solving) == MOST_TEMPERATURES:
+                del self.solving[next(iter(self.solving))]  # the oldest
             self.solving[temperature] = self._record(temperature, base, hidden)
         return self.solving[temperature]
 
@@ -176,12 +179,13 @@ class ReplayedDrafting(BlockDrafting):
         block = hidden, base, to_draft(request.anchor), to_draft(request.before_anchor)
         solver = self.method.solver(temperature, base, hidden)
         solved = Solved(*solver(*block, noise.key if counted else 0))
-        to_the_end = isinstance(solver, ToFixedPoint)
+        looked, slots = isinstance(solver, ToFixedPoint), solved.tokens.shape[1]
+        passes = solver.passes if looked else self.method.evaluations
         return ReadSolution(
             solved.tokens,
             None,
-            solver.passes if to_the_end else self.method.evaluations,
-            to_the_end,
+            passes,
+            looked or passes >= slots,
             law=self._read(solved, base, temperature) if counted else None,
         )
 

@@ -7,9 +7,9 @@ written out, then argmax; K times. *fast* is the best this device has:
   bounds those);
 - CPU, small ones: what the loop does by itself, passes that leave out the settled
   prefix and stop at the fixed point;
-- CUDA: K exact passes by fused kernels in one graph. A line of its own,
-  *xpress+candidates*, goes to the fixed point: passes among candidates, then over the
-  whole vocabulary until one changes nothing, at least one.
+- CUDA: K exact passes by fused kernels in one graph. Two lines of their own go to the
+  fixed point, with a look after each full pass: *xpress+fixed* from the drafter's own
+  choice, *xpress+candidates* from the block that settles among candidates.
 
 Markov's S serial steps are measured in both variants too. The *floor* is what reading
 w2 once a pass (once a step) must take, at the rate at which this device was seen to
@@ -25,7 +25,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -61,14 +61,16 @@ class Grid(NamedTuple):
 
 class Arm(NamedTuple):
     """One line of the comparison; passes: K, the serial steps of Markov, or the full
-    passes that candidates take at least."""
+    passes that a fixed point takes at least."""
 
     method: str
     variant: str
     passes: int
 
 
-CERTIFIED = Arm("xpress+candidates", "fast", 1)
+FIXED, CERTIFIED = (
+    Arm(f"xpress+{name}", "fast", 1) for name in ("fixed", "candidates")
+)
 
 
 class Blocks:
@@ -166,16 +168,19 @@ class Blocks:
 
         return work
 
-    def certified(self, number: int) -> tuple[torch.Tensor, int]:
-        """The fixed point by recorded passes, the first of them among candidates;
-        tokens and full passes."""
-        tokens = self.to_fixed_point(*self.block(number), 0).tokens
-        return tokens, self.to_fixed_point.passes
-
     @cached_property
-    def to_fixed_point(self) -> ToFixedPoint:
+    def to_fixed_point(self) -> dict[Arm, ToFixedPoint]:
+        """Recorded passes that look, without candidates and with them."""
         hidden, base, *_ = self.block(0)
-        return ToFixedPoint(self.head, base, hidden, candidates=self.count)
+        counts = {FIXED: 0} | ({CERTIFIED: self.count} if self.count else {})
+        return {
+            arm: ToFixedPoint(self.head, base, hidden, candidates=count)
+            for arm, count in counts.items()
+        }
+
+    def end(self, number: int, arm: Arm) -> torch.Tensor:
+        """The fixed point by such an arm."""
+        return self.to_fixed_point[arm](*self.block(number), 0).tokens
 
     def fast(self, arm: Arm) -> Work:
         """The fast variant of an arm on this device."""
@@ -198,8 +203,8 @@ class Blocks:
         arms = [Arm("xpress", "fast", k) for k in passes]
         arms.append(Arm("markov", "fast", steps))
         works |= {arm: self.fast(arm) for arm in arms}
-        if self.base.device.type == "cuda" and self.count:
-            works[CERTIFIED] = lambda n: self.certified(n)[0]
+        if self.base.device.type == "cuda":
+            works |= {arm: partial(self.end, arm=arm) for arm in self.to_fixed_point}
         return works
 
     def floor(self, seconds: float = 0.02, least: int | None = None) -> float:
@@ -290,10 +295,12 @@ def reached(blocks: Blocks, arm: Arm, work: Work, answers: list) -> dict:
         count = blocks.count
         each = [blocks.solved(n, arm.passes, count).passes for n in range(BLOCKS)]
         found["full_passes"] = sum(each) / BLOCKS
-    if arm == CERTIFIED:
-        found["full_passes"] = (
-            sum(blocks.certified(n)[1] for n in range(BLOCKS)) / BLOCKS
-        )
+    if arm in (FIXED, CERTIFIED):
+        solver, each = blocks.to_fixed_point[arm], []
+        for number in range(BLOCKS):
+            work(number)
+            each.append(solver.passes)
+        found["full_passes"] = sum(each) / BLOCKS
     return found
 
 

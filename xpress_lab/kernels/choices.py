@@ -20,7 +20,7 @@ class Chosen(NamedTuple):
 
 
 class Shortlist(NamedTuple):
-    """The candidates of a block.
+    """The candidates of a block, in any order.
 
     ids: ``[N, S, C]``. base: ``[N, S, C]`` their logits. noise: ``[N, S, C]``, added to
     logits over temperature; ``None`` at T = 0. best: ``[N, S]`` the ids that win

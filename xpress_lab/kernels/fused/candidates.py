@@ -33,8 +33,10 @@ def shortlist(base: torch.Tensor, count: int, noise: Noise | None = None) -> Sho
         base, key, members, noisy, vocab, members.shape[-1], temperature, **sizes
     )
     top, where = noisy.topk(min(count, vocab), dim=-1, sorted=False)
+    # Where fewer than C scores are finite, places behind the last token may be on top.
+    ids = members.gather(-1, where).clamp_max(vocab - 1)
     given = temperature if noise is not None else 0.0
-    return shortlisted(members.gather(-1, where), top, base, given)
+    return shortlisted(ids, top, base, given)
 
 
 @triton.jit

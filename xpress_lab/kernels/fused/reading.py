@@ -15,7 +15,7 @@ from xpress_lab.kernels.fused.parts import gumbel, log_sum
 from xpress_lab.kernels.noise import Noise
 
 TILE = 64  # tokens a program scores
-MOST_ROWS = 64  # slots of all rows that one program scores
+MOST_ROWS = {2: 64, 4: 32}  # slots that one program scores, by bytes of a number
 
 
 def choose(base: torch.Tensor, noise: Noise | None = None) -> Chosen:
@@ -35,7 +35,8 @@ def _first_tops(w2, z, base, noise):
     vocab = base.shape[-1]
     rows = base.numel() // vocab
     tiles = triton.cdiv(vocab, TILE)
-    height = min(max(triton.next_power_of_2(rows), 16), MOST_ROWS)
+    most = MOST_ROWS[base.element_size()]  # more would not fit beside a tile of w2
+    height = min(max(triton.next_power_of_2(rows), 16), most)
     rank = 16 if z is None else z.shape[-1]
     tops = base.new_empty((rows, tiles), dtype=torch.float32)
     places = base.new_empty((rows, tiles), dtype=torch.int32)
