@@ -31,7 +31,7 @@ from xpress_lab.argmax import first_argmax
 from xpress_lab.errors import LabError
 
 # previous [N, B], first slot wanted -> logits [N, S - first, V]; without ``lock`` the
-# first slot is left out and all are wanted. The solver may write on what it is given.
+# first slot is left out and all are wanted.
 Refine = Callable[..., torch.Tensor]
 Scale = Callable[[torch.Tensor], torch.Tensor]  # Sampling.scale at T > 0
 # previous [N, B], first slot wanted -> tokens [N, S - first]
@@ -98,10 +98,7 @@ def solve(
     def choose(previous: torch.Tensor, first: int) -> torch.Tensor:
         nonlocal scores
         behind = scale(refine(previous, first) if lock else refine(previous))
-        if first:
-            scores[:, first:] = behind
-        else:  # of a first pass; from then on scores are the solver's own
-            scores = behind
+        scores = torch.cat([scores[:, :first], behind], dim=1)
         return pick(behind, None if noise is None else noise[:, first:])
 
     seed = pick(scores, noise)
