@@ -1,4 +1,4 @@
-"""Candidates of each slot, and the choice among them: one launch for each."""
+"""Candidates of each slot, and passes among them, each of which is one launch."""
 
 import torch
 import triton
