@@ -83,6 +83,13 @@ class Block:
         self.previous = previous.to(DEVICE)
         self.inputs = self.hidden, self.base, self.anchor, self.before
 
+    def drawing(self, number: int, temperature: float) -> dict:
+        """How :meth:`solve` draws with the noise of a key; nothing at T = 0."""
+        if not temperature:
+            return {}
+        noise = gumbel(key(number), self.base.shape)
+        return {"sampling": Sampling(temperature), "noise": noise}
+
     def solve(self, passes, sampling=None, noise=None):
         prepared = self.head.prepare(self.hidden)
         return solve(
@@ -374,23 +381,18 @@ def test_pass_runner_is_the_solver(kernels, passes, temperature):
     for number in (5, 6):
         block = Block(number)
         block.head = first.head
-        how = {}
-        if temperature:
-            noise = gumbel(key(number), block.base.shape)
-            how = {"sampling": Sampling(temperature), "noise": noise}
+        how = block.drawing(number, temperature)
         found = Solved(*runner(*block.inputs, number))
         assert torch.equal(found.tokens, block.solve(passes, **how))
         assert (found.log_q is None) == (temperature == 0)
         if temperature:  # what the tokens follow, given the noise
-            assert_drawn(found, law_of_block(kernels, found, block, temperature), noise)
+            law = law_of_block(kernels, found, block, temperature)
+            assert_drawn(found, law, how["noise"])
 
 
 def law_of_block(kernels, found: Solved, block: Block, temperature: float):
     """Scores over temperature at every slot, as acceptance reads them one by one."""
-    w2 = None
-    if found.z is not None:
-        serially = block.head.sequential
-        w2 = block.head.markov_w2.weight if serially else block.head.w2
+    w2 = None if found.z is None else block.head.w2
     rows = torch.arange(len(block.base), device=DEVICE)
     law = ReadOut(
         Borrowed(toys.tiny_target()),
@@ -424,15 +426,13 @@ def test_recorded_passes_end_at_the_fixed_point(kernels, temperature, candidates
     for number in range(3, 7):
         block = Block(number)
         block.head = first.head
-        how = {}
-        if temperature:
-            noise = gumbel(key(number), block.base.shape)
-            how = {"sampling": Sampling(temperature), "noise": noise}
+        how = block.drawing(number, temperature)
         found = runner(*block.inputs, number)
         assert torch.equal(found.tokens, block.solve(None, **how))
         made.append(runner.passes)
         if temperature:
-            assert_drawn(found, law_of_block(kernels, found, block, temperature), noise)
+            law = law_of_block(kernels, found, block, temperature)
+            assert_drawn(found, law, how["noise"])
     # Where a certificate failed, what followed mended the block.
     assert (max(made) > 1) == (candidates < block.base.shape[-1])
 

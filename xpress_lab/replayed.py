@@ -190,9 +190,7 @@ class ReplayedDrafting(BlockDrafting):
         )
 
     def _read(self, solved: Solved, base, temperature: float) -> ReadOut:
-        head, w2 = self.method.head, None
-        if head is not None:
-            w2 = head.markov_w2.weight if self.method.serial else head.w2
+        w2 = None if self.method.head is None else self.method.head.w2
         how = self.method.borrowed, kernels_for(base), temperature
         return ReadOut(*how, solved.log_q, base, w2, solved.z)
 

@@ -182,6 +182,15 @@ class Blocks:
         """The fixed point by such an arm."""
         return self.to_fixed_point[arm](*self.block(number), 0).tokens
 
+    def full_passes(self, number: int, arm: Arm) -> int | None:
+        """How many an xPress arm makes; ``None`` where it is K in any case."""
+        if arm in (FIXED, CERTIFIED):
+            self.end(number, arm)
+            return self.to_fixed_point[arm].passes
+        if arm.variant == "fast" and self.base.device.type != "cuda":
+            return self.solved(number, arm.passes, self.count).passes
+        return None
+
     def fast(self, arm: Arm) -> Work:
         """The fast variant of an arm on this device."""
         hidden, base, *_ = self.block(0)
@@ -291,15 +300,8 @@ def reached(blocks: Blocks, arm: Arm, work: Work, answers: list) -> dict:
         return found
     same = [torch.equal(work(n), answers[n]) for n in range(BLOCKS)]
     found["fixed_point"] = sum(same) / BLOCKS
-    if arm.variant == "fast" and blocks.base.device.type != "cuda":
-        count = blocks.count
-        each = [blocks.solved(n, arm.passes, count).passes for n in range(BLOCKS)]
-        found["full_passes"] = sum(each) / BLOCKS
-    if arm in (FIXED, CERTIFIED):
-        solver, each = blocks.to_fixed_point[arm], []
-        for number in range(BLOCKS):
-            work(number)
-            each.append(solver.passes)
+    each = [blocks.full_passes(n, arm) for n in range(BLOCKS)]
+    if None not in each:
         found["full_passes"] = sum(each) / BLOCKS
     return found
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from xpress_lab.kernels.noise import Noise
+
 GROUPS = 16  # a slot's scores are first compared in columns of this many
 
 
@@ -78,17 +80,17 @@ def in_order(ids: torch.Tensor) -> torch.Tensor:
 
 
 def shortlisted(
-    ids: torch.Tensor, scores: torch.Tensor, base: torch.Tensor, temperature: float
+    ids: torch.Tensor, scores: torch.Tensor, base: torch.Tensor, drawn: Noise | None
 ) -> Shortlist:
     """What belongs to candidates ``ids`` of these scores, both ``[N, S, C]``.
 
     Args:
         base: ``[N, S, V]`` logits.
-        temperature: under which noise was added, 0 for none. What the noise of a
-            candidate was is then seen from its score, up to rounding; that is near
-            enough, for candidates decide nothing (:mod:`xpress_lab.candidates`).
+        drawn: what the scores contain, ``None`` for no noise. What a candidate's own
+            noise was is seen from its score, up to rounding; that is near enough, for
+            candidates decide nothing (:mod:`xpress_lab.candidates`).
     """
     logits = base.gather(-1, ids).to(scores.dtype)
-    noise = scores - logits / temperature if temperature else None
+    noise = None if drawn is None else scores - logits / drawn.temperature
     best = ids.gather(-1, scores.argmax(dim=-1, keepdim=True)).squeeze(-1)
     return Shortlist(ids, logits, noise, best)

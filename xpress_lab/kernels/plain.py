@@ -65,12 +65,11 @@ def scores(
 
 def shortlist(base: torch.Tensor, count: int, noise: Noise | None = None) -> Shortlist:
     """The C tokens of each slot with the highest scores, noise and all."""
-    noisy, temperature = scores(base), 0.0
+    noisy = scores(base)
     if noise is not None:
-        temperature = noise.temperature
-        noisy = noisy / temperature + gumbel(noise.key, base.shape)
+        noisy = noisy / noise.temperature + gumbel(noise.key, base.shape)
     ids = top_candidates(noisy, count)
-    return shortlisted(ids, noisy.gather(-1, ids), base, temperature)
+    return shortlisted(ids, noisy.gather(-1, ids), base, noise)
 
 
 def settle(

@@ -164,11 +164,11 @@ def serial(head, temperature: float = 0.0, kernels: ModuleType | None = None) ->
 
     def solver(hidden, base, anchor, before_anchor, key):
         chosen = kernels or kernels_for(base)
-        w2, token, steps, latents = head.markov_w2.weight, anchor, [], []
+        token, steps, latents = anchor, [], []
         for k in range(base.shape[1]):
             noise = Noise(key + k, temperature) if temperature else None
             z = head.markov_w1(token)[:, None]
-            steps.append(chosen.read_out(w2, z, base[:, k : k + 1], noise))
+            steps.append(chosen.read_out(head.w2, z, base[:, k : k + 1], noise))
             token = steps[-1].tokens[:, 0]
             latents.append(z)
         tokens, log_q = zip(*steps, strict=True)

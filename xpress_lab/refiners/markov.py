@@ -48,6 +48,11 @@ class MarkovHead(nn.Module, Pretrained):
     def rank(self) -> int:
         return self.markov_w1.embedding_dim
 
+    @property
+    def w2(self) -> torch.Tensor:
+        """The read-out table ``[V, r]``, as a folded xPress head calls it."""
+        return self.markov_w2.weight
+
     def settings(self) -> dict:
         """Sizes."""
         return {

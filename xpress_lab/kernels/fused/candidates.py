@@ -35,8 +35,7 @@ def shortlist(base: torch.Tensor, count: int, noise: Noise | None = None) -> Sho
     top, where = noisy.topk(min(count, vocab), dim=-1, sorted=False)
     # Where fewer than C scores are finite, places behind the last token may be on top.
     ids = members.gather(-1, where).clamp_max(vocab - 1)
-    given = temperature if noise is not None else 0.0
-    return shortlisted(ids, top, base, given)
+    return shortlisted(ids, top, base, noise)
 
 
 @triton.jit
